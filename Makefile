@@ -7,8 +7,6 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 RUN := $(BIN)/python
-# A benchmark as users type it, without a thread variable, and once more with one thread, side by side.
-COLUMNS := $(RUN) -m benchmarks.columns
 # PIP_CONSTRAINT and not -c, because it pins the isolated build of the editable install too.
 CONSTRAINTS := constraints.txt
 INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input --disable-pip-version-check
@@ -17,7 +15,7 @@ INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input 
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-linear bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,22 +60,10 @@ bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit agai
 bench-threads: $(VENV)/.chicle-test  ## Measure what threads cost a user who sets no variable (ARGS=--quick to try)
 	$(RUN) -m benchmarks.threads --page docs/benchmarks/threads.md $(ARGS)
 
-bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap ML and the machine (ARGS=--quick to try)
-	$(COLUMNS) benchmarks.svm $(ARGS)
+bench-linear: $(VENV)/.chicle-bench  ## Measure all linear models against every peer, as typed and with one thread (ARGS=--quick to try)
+	$(RUN) -m benchmarks.linear --page docs/benchmarks/linear.md $(ARGS)
 
-bench-glm: $(VENV)/.chicle-bench  ## Measure all losses against every peer on ten data sets (ARGS=--quick to try)
-	$(COLUMNS) benchmarks.glm $(ARGS)
-
-bench-regression: $(VENV)/.chicle-bench  ## Measure the regressors against scikit-learn (ARGS=--quick to try)
-	$(COLUMNS) benchmarks.regression $(ARGS)
-
-bench-l1: $(VENV)/.chicle-bench  ## Measure the classifiers with an l1 penalty against every peer (ARGS=--quick to try)
-	$(COLUMNS) benchmarks.l1_classifiers $(ARGS)
-
-bench-multinomial: $(VENV)/.chicle-bench  ## Measure the softmax of ChicleLogisticRegression against scikit-learn (ARGS=--quick to try)
-	$(COLUMNS) benchmarks.multinomial $(ARGS)
-
-bench-census:  ## Measure all linear models as typed on 849 real tables (ARGS="--sample 8" to try)
+bench-census:  ## Measure all linear models as typed on 849 real tables (ARGS=--quick to try)
 	$(MAKE) bench-census-here VENV=.venv-census
 
 bench-census-here: $(VENV)/.chicle-census
@@ -85,7 +71,7 @@ bench-census-here: $(VENV)/.chicle-census
 	$(RUN) -m benchmarks.census --page docs/benchmarks/census.md $(ARGS)
 
 bench-search: $(VENV)/.chicle-bench  ## Measure ChicleSearchCV against GridSearchCV, time and memory (ARGS=--quick to try)
-	$(COLUMNS) benchmarks.search $(ARGS)
+	$(RUN) -m benchmarks.search $(ARGS)
 
 bench-cnn: $(VENV)/.chicle-bench  ## Measure the steps of ChicleCNNClassifier against torch loops, skorch and DDP
 	$(RUN) -m benchmarks.cnn $(ARGS)
@@ -113,7 +99,7 @@ bench-heartbeats: $(VENV)/.chicle-test  ## Measure how late heartbeats are with 
 	$(RUN) -m benchmarks.heartbeats $(ARGS)
 
 bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents against a perfect split
-	$(RUN) -m benchmarks.rebalance $(ARGS)
+	$(RUN) -m benchmarks.policies --only rebalance $(ARGS)
 
 bench-policies: $(VENV)/.chicle-test  ## Measure what policies bring, in process and on real agents (ARGS=--quick to try)
 	$(RUN) -m benchmarks.policies $(ARGS)

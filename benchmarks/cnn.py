@@ -16,15 +16,10 @@ Exit code 1 when a gate is missed.
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +27,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.bars import Bar, Row
 from benchmarks.cnn_ddp import ddp_seconds, local_cluster_seconds
+from benchmarks.report import Report, names_of, parser
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.ids import ChunkId, NodeId
@@ -52,32 +49,6 @@ BARS = {"3x32x32": 1.15, "1x28x28": 1.4}
 """Least speed against the DataLoader loop."""
 DDP_BAR = 3.0
 RATE, MOMENTUM = 5e-4, 0.9
-
-
-@dataclass(kw_only=True)
-class Row:
-    """One comparison.
-
-    Attributes:
-        what: Compared how.
-        ours: Measured here, in words.
-        theirs: Measured of the peer, in words.
-        ratio: How many times faster ours is; for `share`, found over expected.
-        bar: What it has to reach; None where nothing is asked.
-        passed: Whether it does.
-    """
-
-    what: str
-    ours: str
-    theirs: str
-    ratio: float
-    bar: float | None = None
-    passed: bool = True
-
-    def __str__(self) -> str:
-        bar = "" if self.bar is None else f">= {self.bar:g}"
-        verdict = "" if self.bar is None else "ok" if self.passed else "MISSED"
-        return f"| {self.what} | {self.ours} | {self.theirs} | {self.ratio:.2f} | {bar} | {verdict} |"
 
 
 def images(shape: tuple[int, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -198,9 +169,8 @@ def skorch_epoch(X: np.ndarray, y: np.ndarray) -> Callable[[], None] | None:
     return run
 
 
-def speed(arguments: argparse.Namespace) -> list[Row]:
+def speed(arguments: argparse.Namespace) -> Iterator[Row]:
     """Ours against all peers, on both shapes."""
-    rows = []
     count = 512 if arguments.quick else 2048
     for name, shape in SHAPES.items():
         X, y = images(shape, count)
@@ -225,24 +195,13 @@ def speed(arguments: argparse.Namespace) -> list[Row]:
         for side in list(sides)[1:]:
             theirs = statistics.median(seconds[side]) * 1e6
             ratio = statistics.median(b / a for a, b in zip(seconds["ours"], seconds[side], strict=True))
-            bar = BARS[name] if side == "DataLoader" else None
-            rows.append(
-                Row(
-                    what=f"{name}, {BATCH} a step, against {side}",
-                    ours=f"{ours:.0f} us/sample",
-                    theirs=f"{theirs:.0f} us/sample",
-                    ratio=ratio,
-                    bar=bar,
-                    passed=bar is None or ratio >= bar,
-                )
-            )
-            print(rows[-1], flush=True)
-    return rows
+            bar = Bar(BARS[name]) if side == "DataLoader" else None
+            what = f"{name}, {BATCH} a step, times as fast as {side}"
+            yield Row("speed", what, None, f"{ours:.0f} us/sample", f"{theirs:.0f} us/sample", ratio, bar)
 
 
-def ddp(arguments: argparse.Namespace) -> list[Row]:
+def ddp(arguments: argparse.Namespace) -> Iterator[Row]:
     """Two processes of ours against two of DistributedDataParallel, alternated."""
-    rows = []
     count = 2048 if arguments.quick else 8192
     for name, shape in SHAPES.items():
         X, y = images(shape, count)
@@ -252,27 +211,16 @@ def ddp(arguments: argparse.Namespace) -> list[Row]:
         ]
         ours, theirs = (statistics.median(side) / count * 1e6 for side in zip(*pairs, strict=True))
         ratio = statistics.median(b / a for a, b in pairs)
-        rows.append(
-            Row(
-                what=f"{name}, 2 processes, 16 local steps against DDP",
-                ours=f"{ours:.0f} us/sample",
-                theirs=f"{theirs:.0f} us/sample",
-                ratio=ratio,
-                bar=DDP_BAR,
-                passed=ratio >= DDP_BAR,
-            )
-        )
-        print(rows[-1], flush=True)
-    return rows
+        what = f"{name}, 2 processes, 16 local steps, times as fast as DDP"
+        yield Row("ddp", what, None, f"{ours:.0f} us/sample", f"{theirs:.0f} us/sample", ratio, Bar(DDP_BAR))
 
 
-def share(arguments: argparse.Namespace) -> list[Row]:
+def share(arguments: argparse.Namespace) -> Iterator[Row]:
     """Two tasks with chunks 3 : 1 of the same data, then 1 : 1: their times in one iteration."""
     X, y = images(SHAPES["1x28x28"], 1024)
     trainer = LocalSGDTrainer(network=network(SHAPES["1x28x28"]), local_steps=16, max_epochs=1)
     source = ArraySource(X, y, max_tasks=2, chunk_bytes=32 * (784 + 12))
     model = trainer.init(source.schema, np.random.default_rng(0))
-    rows = []
     for counts in ((24, 8), (16, 16)):
         tasks, first = [], 0
         for count in counts:
@@ -297,16 +245,8 @@ def share(arguments: argparse.Namespace) -> list[Row]:
                 spans.append(time.process_time() - start)
             times.append(spans[0] / spans[1])
         found, expected = statistics.median(times[3:]), counts[0] / counts[1]
-        rows.append(
-            Row(
-                what=f"two tasks with {counts[0]} and {counts[1]} chunks: ratio of their times",
-                ours=f"{found:.2f}",
-                theirs=f"{expected:.2f} (chunks)",
-                ratio=found / expected,
-            )
-        )
-        print(rows[-1], flush=True)
-    return rows
+        what = f"two tasks with {counts[0]} and {counts[1]} chunks: ratio of their times over that of their chunks"
+        yield Row("share", what, None, f"{found:.2f}", f"{expected:.2f}", found / expected)
 
 
 PARTS = {"speed": speed, "ddp": ddp, "share": share}
@@ -314,25 +254,16 @@ PARTS = {"speed": speed, "ddp": ddp, "share": share}
 
 def main() -> int:
     """Measure, print a table row by row, and one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="little data: shows that everything runs, judges nothing")
-    parser.add_argument("--repeats", type=int, help="timed epochs of each side (default 9; 2 when quick)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    line.add_argument("--repeats", type=int, help="timed epochs of each side (default 9; 2 when quick)")
+    arguments = line.parse_args()
     arguments.repeats = arguments.repeats or (2 if arguments.quick else 9)
     torch.set_num_threads(1)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, torch {torch.__version__}")
-    print("| what | ours | theirs | ratio | bar | |\n| --- | --- | --- | --- | --- | --- |", flush=True)
-    rows = [row for part in arguments.only.split(",") for row in PARTS[part](arguments)]
-    missed = [row for row in rows if not row.passed]
-    note = " (a quick run judges nothing)" if arguments.quick else ""
-    print(f"\n{len(missed)} of {sum(row.bar is not None for row in rows)} gates missed{note}")
-    result = {"torch": torch.__version__, "cpus": os.cpu_count(), "rows": [asdict(row) for row in rows]}
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 1 if missed and not arguments.quick else 0
+    report = Report(arguments, packages=["torch", "skorch"], repeats=arguments.repeats)
+    for part in names_of(arguments.only, PARTS, "--only"):
+        report.add(PARTS[part](arguments))
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@ patch that hides a part. `textures` are waves in colour, in a disc at a random p
 """
 
 import argparse
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.datasets import load_digits
 
+from benchmarks.real import FOLDER
 from chicle_elastic.chunks.readers.base import ReadOptions
 from chicle_elastic.chunks.readers.images import read_idx
 
-DEFAULT = Path(__file__).parents[1] / "../shared/data/fashion-mnist"
 FILES = {"train": "train-images-idx3-ubyte.gz", "test": "t10k-images-idx3-ubyte.gz"}
 NUM_MADE, NUM_TEST = 30_000, 5_000
 FONTS = ("DejaVu", "STIXGeneral", "cmr", "cmss", "cmtt", "cmti", "cmb1")
@@ -34,7 +36,7 @@ def add_data_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=DEFAULT,
+        default=FOLDER / "fashion-mnist",
         help="folder with the four idx-ubyte.gz files of Fashion-MNIST (default: ../shared/data/fashion-mnist)",
     )
 
@@ -110,3 +112,48 @@ def image_data(name: str, folder: Path) -> ImageData:
     if name == "fashion":
         return ImageData(*fashion(folder, "train"), *fashion(folder, "test"))
     return {"digits": digits, "letters": letters, "textures": textures}[name]()
+
+
+def time_to(goal: float, scores: Sequence[float], times: Sequence[float]) -> float:
+    """When the accuracy is reached, between two epochs by a straight line; infinite where it is not.
+
+    Args:
+        goal: Test accuracy.
+        scores: That after each epoch; before the first one it is 0.1, that of guesses.
+        times: At the end of each epoch, in any unit.
+    """
+    before, before_time = 0.1, 0.0
+    for score, time in zip(scores, times, strict=True):
+        if score >= goal:
+            return before_time + (time - before_time) * (goal - before) / (score - before)
+        before, before_time = score, time
+    return math.inf
+
+
+class EpochScores:
+    """Callback: the accuracy after each epoch, until that is enough.
+
+    Args:
+        X, y: Of the test.
+        is_enough: Told all accuracies so far.
+    """
+
+    def __init__(self, X: np.ndarray, y: np.ndarray, is_enough: Callable[[list[float]], bool]) -> None:
+        self.scores: list[float] = []
+        self._X, self._y, self._is_enough = X, y, is_enough
+
+    def setup(self, estimator: object, context: object) -> None:
+        """Nothing to do."""
+
+    def teardown(self, estimator: object, context: object) -> None:
+        """Nothing to do."""
+
+    def on_fit_task_begin(self, estimator: object, context: object) -> None:
+        """Nothing to do."""
+
+    def on_fit_task_end(self, estimator: Any, context: Any, *, fitted_estimator: Any = None) -> bool | None:
+        """Score an epoch."""
+        if context.task_name != "epoch":
+            return None
+        self.scores.append(float(fitted_estimator.score(self._X, self._y)))
+        return self._is_enough(self.scores)

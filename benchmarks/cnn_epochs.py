@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cnn_data import ImageData, add_data_argument, image_data
+from benchmarks.cnn_data import EpochScores, ImageData, add_data_argument, image_data, time_to
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleCNNClassifier
 
@@ -49,6 +49,9 @@ LEAST_SHARE = 0.007
 LEAST_SHARE_OF_PLAIN = 0.01
 """Accuracy that elastic runs may be below the same without outer momentum."""
 LEAST_OF_DIGITS = 0.95
+RATES, MOST_BELOW = (0.0005, 0.001, 0.002, 0.004, 0.007, 0.01), 0.01
+"""Of the sweep, and the accuracy that the defaults may be below the best of them."""
+RANGES = {"bytes": None, "0 to 1": 1.0, "0 to 16": 16.0}
 WITH_AND_WITHOUT = ("16", "16 to 2", "2 to 16")
 SAMPLES_OF_A_TASK = 8 * 16
 """In an iteration, with the default batch and local steps."""
@@ -122,50 +125,25 @@ class Run:
 
     def epochs_to(self, accuracy: float) -> float:
         """Epochs until the test accuracy, interpolated; infinity where it was never reached."""
-        before = 0.1
-        for epoch, score in enumerate(self.scores):
-            if score >= accuracy:
-                return epoch + (accuracy - before) / (score - before)
-            before = score
-        return float("inf")
-
-
-class Score:
-    """Callback: scores each epoch, and ends a fit of a case without `epochs` that has gone on long enough."""
-
-    def __init__(self, run: Run, case: Case, data: ImageData, milestone: float) -> None:
-        self.run, self.case, self.data, self.milestone = run, case, data, milestone
-
-    def setup(self, estimator: object, context: object) -> None:
-        """Nothing to do."""
-
-    def teardown(self, estimator: object, context: object) -> None:
-        """Nothing to do."""
-
-    def on_fit_task_begin(self, estimator: object, context: object) -> None:
-        """Nothing to do."""
-
-    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):  # type: ignore[no-untyped-def]
-        """Score an epoch."""
-        if context.task_name != "epoch":
-            return None
-        scores = self.run.scores
-        scores.append(float(fitted_estimator.score(self.data.X_test, self.data.y_test)))
-        return self.case.epochs is None and len(scores) >= EPOCHS and max(scores) >= self.milestone
+        return time_to(accuracy, self.scores, range(1, len(self.scores) + 1))
 
 
 def fit(case: Case, seed: int, data: ImageData, milestone: float) -> Run:
-    """One fit of a case."""
-    run = Run(case=case.name, seed=seed)
+    """One fit of a case; one without `epochs` ends when it has gone on long enough."""
     epochs = case.epochs or MOST_EPOCHS
     model = ChicleCNNClassifier(random_state=seed, runtime=case.runtime, max_epochs=epochs, **case.params)
+
+    def is_enough(scores: list[float]) -> bool:
+        return case.epochs is None and len(scores) >= EPOCHS and max(scores) >= milestone
+
+    score = EpochScores(data.X_test, data.y_test, is_enough)
     start = time.perf_counter()
-    model.set_callbacks(Score(run, case, data, milestone)).fit(data.X_train, data.y_train)
-    run.seconds = time.perf_counter() - start
+    model.set_callbacks(score).fit(data.X_train, data.y_train)
+    seconds = time.perf_counter() - start
     samples = np.cumsum(model.history_.column("samples"))
     ends = [index for index, record in enumerate(model.history_) if "epoch" in record.figures]
-    run.is_exact = samples[ends].tolist() == [len(data.y_train) * (n + 1) for n in range(len(ends))]
-    return run
+    is_exact = samples[ends].tolist() == [len(data.y_train) * (n + 1) for n in range(len(ends))]
+    return Run(case=case.name, seed=seed, scores=score.scores, seconds=seconds, is_exact=is_exact)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -263,6 +241,40 @@ def digits_gates(data: ImageData, num_seeds: int) -> list[Gate]:
     return found
 
 
+def in_range(data: ImageData, name: str) -> ImageData:
+    """The images as bytes, or as float32 up to the most of a range."""
+    most = RANGES[name]
+    if most is None:
+        return data._replace(X_train=data.X_train.astype(np.uint8), X_test=data.X_test.astype(np.uint8))
+    factor = np.float32(most / data.X_train.max())
+    return data._replace(X_train=data.X_train * factor, X_test=data.X_test * factor)
+
+
+def scores(data: ImageData, num_seeds: int, **params: Any) -> list[float]:
+    """Test accuracy of a fit per seed."""
+    models = (ChicleCNNClassifier(random_state=seed, **params) for seed in range(num_seeds))
+    return [float(model.fit(data.X_train, data.y_train).score(data.X_test, data.y_test)) for model in models]
+
+
+def sweep_gates(name: str, data: ImageData, num_seeds: int) -> list[Gate]:
+    """The defaults on bytes and two ranges against the best of a sweep of learning rates on bytes; a row for each."""
+    print(f"\n{name}: {data.X_train.shape}\n\n| fit | test accuracy | each seed | s |")
+    print("| --- | --- | --- | --- |", flush=True)
+
+    def row(label: str, form: ImageData, **params: Any) -> float:
+        start = time.perf_counter()
+        found = scores(form, num_seeds, **params)
+        seconds = (time.perf_counter() - start) / num_seeds
+        mean = statistics.fmean(found)
+        print(f"| {label} | {mean:.4f} | {', '.join(f'{score:.4f}' for score in found)} | {seconds:.0f} |", flush=True)
+        return mean
+
+    of_defaults = {form: row(f"defaults, {form}", in_range(data, form)) for form in RANGES}
+    best = max(row(f"learning_rate={rate}", in_range(data, "bytes"), learning_rate=rate) for rate in RATES)
+    least = min(of_defaults.values())
+    return [(f"{name}: {least:.4f} of defaults >= {best:.4f} of the sweep - {MOST_BELOW}", least >= best - MOST_BELOW)]
+
+
 def main() -> int:
     """Run all, print a row per case as it is done, then the gates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -270,6 +282,7 @@ def main() -> int:
     parser.add_argument("--sets", default="fashion,letters,textures,digits", help="data sets (default: all four)")
     parser.add_argument("--only", help="names of cases, separated by semicolons (default: all)")
     parser.add_argument("--json", type=Path, help="file for the scores of all runs")
+    parser.add_argument("--sweep", action="store_true", help="instead: the defaults against a sweep of learning rates")
     add_data_argument(parser)
     arguments = parser.parse_args()
     wanted = None if arguments.only is None else arguments.only.split(";")
@@ -277,6 +290,9 @@ def main() -> int:
     scores = {}
     for name in arguments.sets.split(","):
         data = image_data(name, arguments.data)
+        if arguments.sweep:
+            results += sweep_gates(name, data, arguments.seeds)
+            continue
         if name == "digits":
             results += digits_gates(data, arguments.seeds)
             continue

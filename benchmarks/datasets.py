@@ -1,9 +1,6 @@
-"""What every benchmark of the linear models knows of data: rows with labels, and a cache outside of the repository."""
+"""Rows with labels or a target, as every benchmark of the linear models has them."""
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +11,13 @@ BLOCK_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Rows and labels.
+    """Rows and labels, or a target.
 
     Attributes:
-        key: Name that tells apart all parameters of the generator; part of the names of cached files.
+        key: Name that tells apart all parameters of the generator.
         title: Name for people.
         X: ndarray or CSR matrix of shape (num_samples, num_features).
-        y: ndarray of shape (num_samples,), int64, class labels.
+        y: ndarray of shape (num_samples,), class labels, or numbers.
     """
 
     key: str
@@ -57,46 +54,3 @@ class DataSet:
     def parts(self) -> tuple[np.ndarray, ...]:
         """The arrays that make up X."""
         return (self.X.data, self.X.indices, self.X.indptr) if self.is_sparse else (self.X,)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How to make a data set, and how many rows of it."""
-
-    title: str
-    make: Callable[[int], tuple[Any, np.ndarray]]
-    rows: int
-    quick_rows: int
-    version: int = 1
-    """Raised when the generator changes, so that nothing cached by an older one is used."""
-
-
-def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a cached file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{os.getpid()}-{path.name}")
-    write(unfinished)
-    unfinished.replace(path)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a cached text whole or not at all."""
-    replace(path, lambda file: file.write_text(text, encoding="utf-8"))
-
-
-def load_recipe(name: str, recipe: Recipe, folder: Path, *, quick: bool) -> DataSet:
-    """A generated data set, from the cache when it is there."""
-    rows = recipe.quick_rows if quick else recipe.rows
-    key = f"{name}-{rows}-v{recipe.version}"
-    path = folder / f"{key}.npz"
-    if not path.exists():
-        X, y = recipe.make(rows)
-        arrays = {"data": X.data, "indices": X.indices, "indptr": X.indptr} if sp.issparse(X) else {"X": X}
-        replace(path, lambda file: np.savez(file, y=y, shape=np.array(X.shape), **arrays))
-    with np.load(path) as cached:
-        if "X" in cached:
-            X = cached["X"]
-        else:
-            parts = (cached["data"], cached["indices"], cached["indptr"])
-            X = sp.csr_matrix(parts, shape=tuple(cached["shape"].tolist()))
-        return DataSet(key=key, title=f"{recipe.title}, {rows} rows", X=X, y=cached["y"])

@@ -4,31 +4,28 @@ Both sides run on this host, one after the other, with iterations of the same le
 is given notice, another one joins in its place, one is killed, another one joins; some fall silent. Who is hit goes
 round, so the lead is among them. See `elastic_laps` for what a stall is and `elastic_nodes` for what stock is given.
 
-    python -m benchmarks.elastic [--changes N] [--silences N] [--stock-changes N] [--iteration-ms MS] [--json FILE]
+    python -m benchmarks.elastic [--changes N] [--silences N] [--stock-changes N] [--iteration-ms MS] [--quick]
+                                 [--json FILE]
 
 The last line is the whole result as JSON. Exit code 1 when a bar is missed or the job has come to something wrong.
 """
 
-import argparse
 import itertools
 import json
-import platform
 import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.bars import Bar
+from benchmarks.bars import Bar, Row
 from benchmarks.elastic_laps import NUM_AROUND, NUM_BEFORE, first_after, stall_s
 from benchmarks.elastic_nodes import NUM_NODES, Chicle, Side, Stock
-from benchmarks.machine import machine
+from benchmarks.report import Report, parser
 from chicle_elastic.cluster.net.event_file import read_events
 
 JOIN, NOTICE, SIGKILL, SILENCE = "join", "notice", "SIGKILL", "silent host (SIGSTOP)"
@@ -40,11 +37,14 @@ STALL_MS = {
 }
 RATIO = {JOIN: Bar(20), NOTICE: Bar(20), SIGKILL: Bar(20)}
 """Stall of stock over ours; how long silence is tolerated is a choice, so nothing is asked there."""
-PHASES = ("pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms")
+PHASES = ("ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 END_AFTER = 60
 """Iterations from the moment when the end is named to the end: every task has to read it before."""
 
 Stalls = dict[str, list[float]]
+"""Milliseconds by kind of change."""
+Phases = dict[str, dict[str, float]]
+"""Median milliseconds of each phase by kind of change."""
 
 
 def play(side: Side, changes: int, silences: int) -> Stalls:
@@ -122,7 +122,7 @@ def iterations_of(side: Side) -> Iterator[dict[str, Any]]:
     return (event for event in read_events(side.folder, side.nodes[0].name) if event["kind"] == "iteration")
 
 
-def phases_of(side: Side) -> dict[str, dict[str, float]]:
+def phases_of(side: Side) -> Phases:
     """Median milliseconds of each phase, by kind of change, as the agents wrote them."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     endings = {" joins": JOIN, " leaves": NOTICE, " is lost": "loss"}
@@ -135,56 +135,48 @@ def phases_of(side: Side) -> dict[str, dict[str, float]]:
     return {kind: {name: statistics.median(ms) for name, ms in phases.items()} for kind, phases in found.items()}
 
 
-def rows_of(ours: Stalls, stock: Stalls) -> Iterator[dict[str, Any]]:
+def phase_rows(phases: Phases, where: str = "") -> Iterator[Row]:
     """A row per kind of change."""
+    for kind, medians in phases.items():
+        shown = ", ".join(f"{name.removesuffix('_ms')} {ms:.0f}" for name, ms in medians.items())
+        yield Row("phases", f"{where}{kind}: phases, median ms", None, shown, "", None, None, dict(medians))
+
+
+def rows_of(ours: Stalls, stock: Stalls) -> Iterator[Row]:
+    """Two rows per kind of change: the stall, and that of stock over it."""
     for kind, bar in STALL_MS.items():
-        ours_ms = statistics.median(ours[kind])
-        row: dict[str, Any] = {"change": kind, "ours_ms": ours[kind], "ours_median_ms": ours_ms}
-        row |= {"stock_ms": stock.get(kind, []), "stall_bar": bar.gate, "verdicts": [bar.verdict(ours_ms)]}
-        if stock.get(kind):
-            row["ratio"] = statistics.median(stock[kind]) / ours_ms
-            if kind in RATIO:
-                row["ratio_bar"] = RATIO[kind].gate
-                row["verdicts"].append(RATIO[kind].verdict(row["ratio"]))
-        yield row
+        ours_ms, theirs = statistics.median(ours[kind]), stock.get(kind, [])
+        shown, details = (summary(ours[kind]), summary(theirs)), {"ours_ms": ours[kind], "stock_ms": theirs}
+        yield Row("stall", f"stall on {kind}, ms", None, *shown, ours_ms, bar, details)
+        if theirs:
+            ratio = statistics.median(theirs) / ours_ms
+            yield Row("ratio", f"stall of stock torchrun over ours, {kind}", None, *shown, ratio, RATIO.get(kind), {})
 
 
-def as_markdown(row: Mapping[str, Any]) -> str:
-    """A line of the table."""
-    ratio = f"{row['ratio']:.0f}" if "ratio" in row else ""
-    ratio_bar = f">= {row['ratio_bar']:g}" if "ratio_bar" in row else ""
-    verdict = "MISSED" if "GATE MISSED" in row["verdicts"] else "met"
-    cells = (row["change"], summary(row["ours_ms"]), f"<= {row['stall_bar']:g} ms", summary(row["stock_ms"]))
-    return f"| {' | '.join((*cells, ratio, ratio_bar, verdict))} |"
-
-
-def summary(stalls_ms: Sequence[float]) -> str:
+def summary(values: Sequence[float], unit: str = "ms") -> str:
     """Median, least and most, and how many."""
-    if not stalls_ms:
+    if not values:
         return "not measured"
-    return f"{statistics.median(stalls_ms):.0f} ms ({min(stalls_ms):.0f} to {max(stalls_ms):.0f}; {len(stalls_ms)})"
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="The stall of each change of the membership, against stock torchrun.")
-    parser.add_argument("--changes", type=int, default=10, help="notices, and kills (default 10); twice as many joins")
-    parser.add_argument("--silences", type=int, default=3, help="hosts that fall silent (default 3)")
-    parser.add_argument("--stock-changes", type=int, default=4, help="the same for stock, 0 leaves it out (default 4)")
-    parser.add_argument("--stock-silences", type=int, default=2, help="the same for stock (default 2)")
-    parser.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
-    if arguments.changes < 1 or arguments.silences < 1:
-        parser.error("--changes and --silences have to be 1 or more")
-    return arguments
+    digits = 0 if unit == "ms" else 2
+    low, middle, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} {unit} ({low} to {high}; {len(values)})".replace("  ", " ")
 
 
 def main() -> int:
     """Measure, print a table and one line of JSON, compare with the bars."""
-    arguments = parse_arguments()
-    started_s = time.perf_counter()
-    print(f"{machine()}, torch {torch.__version__}")
+    line = parser("The stall of each change of the membership, against stock torchrun.")
+    line.add_argument("--changes", type=int, default=10, help="notices, and kills (default 10); twice as many joins")
+    line.add_argument("--silences", type=int, default=3, help="hosts that fall silent (default 3)")
+    line.add_argument("--stock-changes", type=int, default=4, help="the same for stock, 0 leaves it out (default 4)")
+    line.add_argument("--stock-silences", type=int, default=2, help="the same for stock (default 2)")
+    line.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
+    arguments = line.parse_args()
+    if arguments.quick:
+        arguments.changes = arguments.silences = 1
+        arguments.stock_changes = arguments.stock_silences = min(1, arguments.stock_changes)
+    if arguments.changes < 1 or arguments.silences < 1:
+        line.error("--changes and --silences have to be 1 or more")
+    report = Report(arguments, packages=["torch"])
     with tempfile.TemporaryDirectory(prefix="chicle-bench-elastic-") as name:
         with Chicle(Path(name) / "chicle", arguments.iteration_ms) as side:
             ours = play(side, arguments.changes, arguments.silences)
@@ -194,34 +186,10 @@ def main() -> int:
         if arguments.stock_changes:
             with Stock(Path(name) / "stock", arguments.iteration_ms) as peer:
                 stock = play(peer, arguments.stock_changes, arguments.stock_silences)
-    rows = list(rows_of(ours, stock))
-    print("\n| stall on | Chicle: median (range; count) | bar | stock torchrun, tuned | ratio | bar | |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for row in rows:
-        print(as_markdown(row))
-    print("\n| phases of ours, median ms | pause | rendezvous | move | group | first iteration |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for kind, medians in phases.items():
-        print(f"| {kind} | {' | '.join(f'{medians[phase]:.0f}' for phase in PHASES)} |")
-    for text, is_true in checks:
-        print(f"{'ok    ' if is_true else 'FAILED'}  {text}")
-    passed = all(is_true for _, is_true in checks) and not any("GATE MISSED" in row["verdicts"] for row in rows)
-    result = {
-        "machine": machine(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "iteration_ms": arguments.iteration_ms,
-        "seconds": time.perf_counter() - started_s,
-        "rows": rows,
-        "phases_ms": phases,
-        "checks": dict(checks),
-        "passed": passed,
-    }
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 0 if passed else 1
+    report.add(rows_of(ours, stock))
+    report.add(phase_rows(phases))
+    report.add(Row("check", text, None, str(is_true), "", float(is_true), Bar(1.0), {}) for text, is_true in checks)
+    return report.finish()
 
 
 if __name__ == "__main__":

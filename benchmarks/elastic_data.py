@@ -4,7 +4,7 @@ Four nodes of Chicle train on a chunk folder with CoCoA; the same changes strike
 about, and the stalls are compared. Rows of `NUM_FEATURES` float32 with wide margins: most duals are settled after some
 passes, shrinking leaves their rows out, and iterations are as long as asked for whatever the size of the data.
 
-    python -m benchmarks.elastic_data [--pairs N] [--rounds N] [--iteration-ms MS] [--json FILE]
+    python -m benchmarks.elastic_data [--pairs N] [--rounds N] [--iteration-ms MS] [--quick] [--json FILE]
 
     hot to work    from when the task of a joiner is ready, and its node asks to join, to its first iteration;
                    before it, its process starts, which takes what two imports of torch take
@@ -16,33 +16,41 @@ passes, shrinking leaves their rows out, and iterations are as long as asked for
     time to whole  after a kill: until an iteration has every sample again, what was lost being read from the folder
 """
 
-import argparse
 import itertools
-import json
 import mmap
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import Bar
-from benchmarks.elastic_laps import NUM_AROUND, NUM_BEFORE, first_after, stall_s
-from benchmarks.elastic_nodes import NUM_NODES, Chicle, Node, Side
-from benchmarks.machine import machine
+from benchmarks.bars import Bar, Row
+from benchmarks.elastic import (
+    JOIN,
+    NOTICE,
+    SIGKILL,
+    Phases,
+    add_one,
+    iterations_of,
+    phase_rows,
+    phases_of,
+    settle,
+    summary,
+    take_one,
+)
+from benchmarks.elastic_laps import NUM_BEFORE
+from benchmarks.elastic_nodes import NUM_NODES, Chicle, Side
+from benchmarks.report import Report, parser
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
 from chicle_elastic.cluster.net.event_file import read_events
 
-JOIN, NOTICE, SIGKILL = "join", "notice", "SIGKILL"
 SMALL_MB, LARGE_MB, JOIN_MB = 40, 400, 200
 STALL_MS = {JOIN: Bar(120, at_most=True), NOTICE: Bar(150, at_most=True), SIGKILL: Bar(300, at_most=True)}
 GROWTH = {JOIN: Bar(1.5, at_most=True), NOTICE: Bar(1.5, at_most=True)}
@@ -53,7 +61,6 @@ THROUGHPUT = Bar(0.8)
 NUM_FEATURES = 256
 ROWS_PER_BLOCK = 16384
 MARGIN = 8.0
-PHASES = ("ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 MIB = 1 << 20
 
 
@@ -83,14 +90,14 @@ class Found:
         whole_s: From a kill until nothing was missing.
         joined: What each joiner took.
         copies_s: What a plain copy of `JOIN_MB` took beside the job, after each.
-        phases: Of joins, as the agents wrote them.
+        phases: Of each job.
     """
 
     stalls_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     whole_s: list[float] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     copies_s: list[float] = field(default_factory=list)
-    phases: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    phases: list[Phases] = field(default_factory=list)
 
 
 def write_data(path: Path, megabytes: int) -> Path:
@@ -146,67 +153,47 @@ def play(side: Chicle, data_rows: int, rounds: int, found: Found) -> None:
         side.start()
     settle(side, 0.0)
     for number, kind in enumerate([NOTICE, SIGKILL] * rounds):
-        _take_one(side, kind, number // 2 % NUM_NODES, data_rows, found)
-        _add_one(side, found)
+        start_time = time.time()
+        found.stalls_ms[kind].append(take_one(side, kind, number // 2 % NUM_NODES))
+        notes = f"{kind} {found.stalls_ms[kind][-1]:.0f} ms"
+        if kind == SIGKILL:
+            found.whole_s.append(wait_until_whole(side, data_rows, start_time) - start_time)
+            notes += f", whole after {found.whole_s[-1]:.2f} s"
+        settle(side, time.perf_counter())
+        add_measured(side, found)
         found.copies_s.append(plain_copy_beside_s(JOIN_MB * MIB))
         settle(side, time.perf_counter())
-        notes = [f"{kind} {found.stalls_ms[kind][-1]:.0f} ms", f"join {found.stalls_ms[JOIN][-1]:.0f} ms"]
-        if kind == SIGKILL:
-            notes.append(f"whole after {found.whole_s[-1]:.2f} s")
         last = found.joined[-1]
-        notes.append(f"hot to work {last.work_s:.2f} s, {last.throughput:.2f} of the throughput")
-        print(f"  {side.folder.name}: {', '.join(notes)}", flush=True)
-    _note_phases(side, found)
+        notes += f", join {found.stalls_ms[JOIN][-1]:.0f} ms, hot to work {last.work_s:.2f} s"
+        print(f"  {side.folder.name}: {notes}, {last.throughput:.2f} of the throughput", flush=True)
+    found.phases.append(phases_of(side))
 
 
-def settle(side: Side, start_s: float) -> None:
-    """Wait until all nodes have iterated together for long enough to be compared with."""
-    members = len(side.nodes)
+def wait_until_whole(side: Side, data_rows: int, start_time: float) -> float:
+    """When the first iteration after an instant ended that had every sample."""
+    whole: list[float] = []
 
-    def is_settled() -> bool:
-        for node in side.nodes:
-            laps = node.laps()
-            first = first_after(laps, start_s, members)
-            if first is None or len(laps) - first <= NUM_BEFORE + NUM_AROUND or laps[-1].members != members:
-                return False
-        return True
+    def is_whole() -> bool:
+        whole[:] = [
+            event["time"]
+            for event in iterations_of(side)
+            if event["time"] > start_time
+            and len(event["samples"]) == len(side.nodes)
+            and sum(event["samples"].values()) == data_rows
+        ]
+        return bool(whole)
 
-    side.wait_for(f"iterations of {members} nodes", is_settled)
-
-
-def _take_one(side: Side, kind: str, which: int, data_rows: int, found: Found) -> None:
-    victim = side.nodes.pop(which)
-    start_s, start_time = time.perf_counter(), time.time()
-    victim.send(signal.SIGTERM if kind == NOTICE else signal.SIGKILL, to_task=kind == SIGKILL)
-    settle(side, start_s)
-    found.stalls_ms[kind].append(1e3 * max(stall_s(node.laps(), start_s, len(side.nodes)) for node in side.nodes))
-    if kind == SIGKILL:
-        whole: list[float] = []
-
-        def is_whole() -> bool:
-            whole[:] = [
-                event["time"]
-                for event in _events(side, side.nodes[0], "iteration")
-                if event["time"] > start_time
-                and len(event["samples"]) == len(side.nodes)
-                and sum(event["samples"].values()) == data_rows
-            ]
-            return bool(whole)
-
-        side.wait_for("an iteration with every sample", is_whole)
-        found.whole_s.append(whole[0] - start_time)
-        settle(side, time.perf_counter())
+    side.wait_for("an iteration with every sample", is_whole)
+    return whole[0]
 
 
-def _add_one(side: Side, found: Found) -> None:
+def add_measured(side: Side, found: Found) -> None:
+    """Start another node, and note what it took to have it work."""
     others = list(side.nodes)
     start_s, start_time = time.perf_counter(), time.time()
-    node = side.start()
-    settle(side, start_s)
-    found.stalls_ms[JOIN].append(
-        1e3 * max(stall_s(other.laps(), start_s, len(side.nodes), is_join=True) for other in others)
-    )
-    hot_time = next(event["time"] for event in _events(side, node, "hot"))
+    found.stalls_ms[JOIN].append(add_one(side))
+    node = side.nodes[-1]
+    hot_time = next(event["time"] for event in read_events(side.folder, node.name) if event["kind"] == "hot")
     hot_s = start_s + hot_time - start_time
     work_s = node.laps()[0].end_s
     laps = [lap.end_s for lap in others[0].laps()]
@@ -216,19 +203,6 @@ def _add_one(side: Side, found: Found) -> None:
         sum(since < lap <= work_s for lap in laps) / (work_s - since) / rate for since in (start_s, hot_s)
     )
     found.joined.append(Joined(hot_s - start_s, work_s - hot_s, kept, kept_hot))
-
-
-def _note_phases(side: Side, found: Found) -> None:
-    for event in read_events(side.folder, side.nodes[0].name):
-        if event["kind"] == "transition" and event["stall_ms"]:
-            ends = {reason.rpartition(" ")[2] for reason in event["reasons"]}
-            for kind, end in ((JOIN, "joins"), (NOTICE, "leaves"), (SIGKILL, "lost")):
-                if end in ends:
-                    found.phases[kind].append(event)
-
-
-def _events(side: Side, node: Node, kind: str) -> Iterator[dict[str, Any]]:
-    return (event for event in read_events(side.folder, node.name) if event["kind"] == kind)
 
 
 def measure(folder: Path, *, rounds: int, pairs: int, iteration_ms: float) -> dict[int, Found]:
@@ -244,119 +218,60 @@ def measure(folder: Path, *, rounds: int, pairs: int, iteration_ms: float) -> di
     return found
 
 
-def rows_of(found: dict[int, Found]) -> Iterator[dict[str, Any]]:
-    """A row per bar."""
+def rows_of(found: dict[int, Found]) -> Iterator[Row]:
+    """With much data in the column of ours, with little beside it."""
     small, large, share = found.values()
+
+    def row(
+        what: str, unit: str, little: list[float], much: list[float], value: float | None, bar: Bar | None = None
+    ) -> Row:
+        shown = (summary(much, unit), summary(little, unit))
+        return Row("data", what, None, *shown, value, bar, {"little": little, "much": much})
+
+    def growth(little: list[float], much: list[float]) -> float:
+        return statistics.median(much) / statistics.median(little)
+
+    sizes = f"{LARGE_MB} MB over {SMALL_MB} MB"
     for kind, bar in STALL_MS.items():
-        small_ms, large_ms = small.stalls_ms[kind], large.stalls_ms[kind]
-        row: dict[str, Any] = {"what": f"stall on {kind}", "unit": "ms", "small": small_ms, "large": large_ms}
-        median_ms = statistics.median(large_ms)
-        row |= {"ratio": median_ms / statistics.median(small_ms), "bar": f"<= {bar.gate:g} ms"}
-        row["verdicts"] = [bar.verdict(median_ms)]
-        if kind in GROWTH:
-            row["bar"] += f" and <= {GROWTH[kind].gate:g} x"
-            row["verdicts"].append(GROWTH[kind].verdict(row["ratio"]))
-        yield row
-    yield _row(
-        "time to whole after SIGKILL",
-        "s",
-        small.whole_s,
-        large.whole_s,
-        statistics.median(large.whole_s) / statistics.median(small.whole_s),
-    )
+        little, much = small.stalls_ms[kind], large.stalls_ms[kind]
+        yield row(f"stall on {kind}, ms", "ms", little, much, statistics.median(much), bar)
+        yield row(f"stall on {kind}, {sizes}", "ms", little, much, growth(little, much), GROWTH.get(kind))
+    whole = growth(small.whole_s, large.whole_s)
+    yield row(f"time to whole after SIGKILL, {sizes}", "s", small.whole_s, large.whole_s, whole)
     alone_s = statistics.median(plain_copy_s(JOIN_MB * MIB) for _ in range(5))
     beside_s = statistics.median(share.copies_s)
     little, much = ([joined.work_s for joined in some.joined] for some in (small, share))
     more_s = statistics.median(much) - statistics.median(little)
-    yield _row(
-        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies with nothing "
-        f"beside, of {1e3 * alone_s:.0f} ms",
-        "s",
-        little,
-        much,
-        more_s / alone_s,
-        COPIES,
-    )
-    yield _row(
-        f"the same in plain copies beside the job, of {1e3 * beside_s:.0f} ms ({1e3 * min(share.copies_s):.0f} to "
-        f"{1e3 * max(share.copies_s):.0f})",
-        "s",
-        little,
-        much,
-        more_s / beside_s,
-    )
+    for where, copy_s, limit in (("with nothing beside", alone_s, COPIES), ("beside the job", beside_s, None)):
+        what = f"hot to work with {JOIN_MB} MB: difference in plain copies {where}, of {1e3 * copy_s:.0f} ms"
+        yield row(what, "s", little, much, more_s / copy_s, limit)
     little, much = ([joined.throughput for joined in some.joined] for some in (small, share))
-    yield _row(f"throughput meanwhile, {JOIN_MB} MB", "", little, much, statistics.median(much), THROUGHPUT)
+    yield row(f"throughput meanwhile, {JOIN_MB} MB", "", little, much, statistics.median(much), THROUGHPUT)
     little, much = ([joined.throughput_hot for joined in some.joined] for some in (small, share))
-    yield _row(f"throughput from hot to work, {JOIN_MB} MB", "", little, much, statistics.median(much))
+    yield row(f"throughput from hot to work, {JOIN_MB} MB", "", little, much, statistics.median(much))
     little, much = ([joined.start_s for joined in some.joined] for some in (small, share))
-    yield _row("start of the process to hot", "s", little, much, None)
-
-
-def _row(
-    what: str, unit: str, small: list[float], large: list[float], ratio: float | None, bar: Bar | None = None
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"what": what, "unit": unit, "small": small, "large": large, "ratio": ratio}
-    if bar is None or ratio is None:
-        return {**row, "bar": "reported", "verdicts": []}
-    return {**row, "bar": f"{'<=' if bar.at_most else '>='} {bar.gate:g}", "verdicts": [bar.verdict(ratio)]}
-
-
-def as_markdown(row: dict[str, Any]) -> str:
-    """A line of the table."""
-    verdict = "" if not row["verdicts"] else "MISSED" if "GATE MISSED" in row["verdicts"] else "met"
-    ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-    cells = (row["what"], _summary(row["small"], row["unit"]), _summary(row["large"], row["unit"]), ratio)
-    return f"| {' | '.join((*cells, row['bar'], verdict))} |"
-
-
-def print_tables(found: dict[int, Found], rows: Sequence[dict[str, Any]]) -> None:
-    """What was found, for a page."""
-    print(f"\n| median (range; count) | {SMALL_MB} MB | {LARGE_MB} MB | ratio | bar | |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for row in rows:
-        print(as_markdown(row))
-    print(f"\n| phases, median ms | {' | '.join(name.removesuffix('_ms') for name in PHASES)} |")
-    print(f"| {' | '.join(['---'] * (len(PHASES) + 1))} |")
-    for mb, kind in itertools.product(found, STALL_MS):
-        events = found[mb].phases[kind]
-        if events:
-            medians = (f"{statistics.median(event[name] for event in events):.0f}" for name in PHASES)
-            print(f"| {kind}, {mb} MB | {' | '.join(medians)} |")
-
-
-def _summary(values: Sequence[float], unit: str) -> str:
-    if not values:
-        return ""
-    digits = 0 if unit == "ms" else 2
-    low, middle, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
-    return f"{middle} {unit} ({low} to {high}; {len(values)})".replace("  ", " ")
+    yield row("start of the process to hot", "s", little, much, None)
 
 
 def main() -> int:
     """Measure, print the tables and one line of JSON, compare with the bars."""
-    parser = argparse.ArgumentParser(
-        description="The stall of each change of the membership, with little and much data."
-    )
-    parser.add_argument("--pairs", type=int, default=2, help="jobs of each size, turn about (default 2)")
-    parser.add_argument("--rounds", type=int, default=3, help="notices, and kills, per job (default 3)")
-    parser.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
+    line = parser("The stall of each change of the membership, with little and much data.")
+    line.add_argument("--pairs", type=int, default=2, help="jobs of each size, turn about (default 2)")
+    line.add_argument("--rounds", type=int, default=3, help="notices, and kills, per job (default 3)")
+    line.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
+    arguments = line.parse_args()
+    if arguments.quick:
+        arguments.pairs = arguments.rounds = 1
     if arguments.pairs < 1 or arguments.rounds < 1:
-        parser.error("--pairs and --rounds have to be 1 or more")
-    print(f"{machine()}; load {os.getloadavg()[0]:.1f}")
+        line.error("--pairs and --rounds have to be 1 or more")
+    report = Report(arguments)
     with tempfile.TemporaryDirectory(prefix="chicle-bench-elastic-data-") as name:
         found = measure(Path(name), rounds=arguments.rounds, pairs=arguments.pairs, iteration_ms=arguments.iteration_ms)
-    rows = list(rows_of(found))
-    print_tables(found, rows)
-    passed = not any("GATE MISSED" in row["verdicts"] for row in rows)
-    result = {"machine": machine(), "load": os.getloadavg(), "rows": rows, "passed": passed}
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 0 if passed else 1
+    report.add(rows_of(found))
+    for mb, one in found.items():
+        for phases in one.phases:
+            report.add(phase_rows(phases, f"{mb} MB, "))
+    return report.finish()
 
 
 if __name__ == "__main__":

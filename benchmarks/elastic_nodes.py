@@ -21,6 +21,7 @@ from typing import Self
 
 from benchmarks.elastic_laps import Lap, LapReader
 from chicle_elastic.cluster.rendezvous.store import StoreServer
+from chicle_elastic.settings import THREAD_LIMITS
 from chicle_elastic.transports.secret import JobSecret
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +29,7 @@ NUM_NODES = 4
 STOCK_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,is_host=0"
 STOCK_ENVIRON = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Without it a joiner of stock torch 2.13 waits for a key that no node publishes, and the job ends with it."""
+THREADS = dict.fromkeys(THREAD_LIMITS, "1")
 TIMEOUT_S = 120.0
 POLL_S = 0.05
 """Nothing is timed by it; what looks more often takes processor time from those who are timed."""
@@ -104,8 +106,7 @@ class Side:
     def start(self) -> Node:
         """Start a node."""
         name = f"n{len(self._all)}"
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        environ = {**os.environ, **STOCK_ENVIRON, **threads, "PYTHONPATH": str(ROOT)}
+        environ = {**os.environ, **STOCK_ENVIRON, **THREADS, "PYTHONPATH": str(ROOT)}
         node = Node(name, self.folder, self.command(name), environ)
         self.nodes.append(node)
         self._all.append(node)
@@ -152,13 +153,7 @@ class Chicle(Side):
 
     def command(self, name: str) -> list[str]:
         """The launcher."""
-        return [
-            *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", f"1:{NUM_NODES}", "--name", name),
-            *("--rdzv-endpoint", self.store.endpoint, "--secret-file", str(self.folder / "job.secret")),
-            *("--log-dir", str(self.folder), "-m", "benchmarks.elastic_task"),
-            *(str(self.folder), name, str(self.iteration_ms)),
-            *(() if self._data is None else ("--data", str(self._data))),
-        ]
+        return launcher(self, name, self.store.endpoint, self._data)
 
 
 class Stock(Side):
@@ -168,10 +163,26 @@ class Stock(Side):
 
     def command(self, name: str) -> list[str]:
         """torchrun."""
-        return [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{NUM_NODES}", "--nproc-per-node", "1"),
-            *("--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-endpoint", self.store.endpoint),
-            *("--rdzv-id", "stock", "--rdzv-conf", STOCK_CONF, "--local-addr", "127.0.0.1"),
-            *("--monitor-interval", "0.1", str(ROOT / "benchmarks/elastic_stock_task.py")),
-            *(str(self.folder), name, str(self.iteration_ms)),
-        ]
+        return torchrun(self, name, self.store.endpoint, "127.0.0.1")
+
+
+def launcher(side: Side, name: str, endpoint: str, data: Path | None) -> list[str]:
+    """How to start a node of ours."""
+    return [
+        *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", f"1:{NUM_NODES}", "--name", name),
+        *("--rdzv-endpoint", endpoint, "--secret-file", str(side.folder / "job.secret")),
+        *("--log-dir", str(side.folder), "-m", "benchmarks.elastic_task"),
+        *(str(side.folder), name, str(side.iteration_ms)),
+        *(() if data is None else ("--data", str(data))),
+    ]
+
+
+def torchrun(side: Side, name: str, endpoint: str, address: str) -> list[str]:
+    """How to start a node of stock torchrun at an address."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{NUM_NODES}", "--nproc-per-node", "1"),
+        *("--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
+        *("--rdzv-id", "stock", "--rdzv-conf", STOCK_CONF, "--local-addr", address),
+        *("--monitor-interval", "0.1", str(ROOT / "benchmarks/elastic_stock_task.py")),
+        *(str(side.folder), name, str(side.iteration_ms)),
+    ]

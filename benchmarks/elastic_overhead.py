@@ -17,12 +17,9 @@ Exit code 1 when the bar is missed.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +29,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.agents import run_agents
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, parser
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.clock import MonotonicClock
@@ -49,7 +49,6 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import Budget, Context, Solver, StopFlag, Trainer, Update
-from chicle_elastic.transports.secret import JobSecret
 
 MAX_RATIO = 1.02
 MAX_RATIO_OF_POLICIES = 1.01
@@ -121,23 +120,11 @@ def median_ms(times_s: Sequence[float]) -> float:
 
 def run_watched(iteration_s: float, iterations: int, policies: str = "default") -> float:
     """Milliseconds of an iteration with agents; a log folder unless `policies` is "none"."""
-    with tempfile.TemporaryDirectory() as name, StoreServer() as store:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        secret = folder / "job.secret"
-        JobSecret.load_or_create(secret)
-        nodes = []
-        for number in range(NUM_TASKS):
-            command = [
-                *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", f"{NUM_TASKS}:{NUM_TASKS}"),
-                *("--name", f"n{number}", "--rdzv-endpoint", store.endpoint, "--secret-file", str(secret)),
-                *(() if policies == "none" else ("--log-dir", str(folder))),
-                *("-m", "benchmarks.elastic_overhead", "--task", str(folder), "--of-task", policies),
-                *("--iteration-ms", str(1e3 * iteration_s), "--iterations", str(iterations)),
-            ]
-            nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        outputs = [node.communicate()[0] for node in nodes]
-        if any(node.returncode for node in nodes):
-            sys.exit(f"a measured node failed:\n{outputs}")
+        program = ("-m", "benchmarks.elastic_overhead", "--task", name, "--of-task", policies)
+        pace = ("--iteration-ms", str(1e3 * iteration_s), "--iterations", str(iterations))
+        run_agents(NUM_TASKS, folder, *program, *pace, has_logs=policies != "none")
         return statistics.median(float(path.read_text()) for path in folder.glob("*.ms"))
 
 
@@ -200,26 +187,25 @@ def be_alone(rank: int, port: int, iteration_s: float, iterations: int, sender: 
 
 def main() -> int:
     """Measure, print a table and one line of JSON, compare with the bar."""
-    parser = argparse.ArgumentParser(description="An iteration with agents watching, against the same loop without.")
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of runs (default 5)")
-    parser.add_argument("--iterations", type=int, default=300, help="iterations of a run (default 300)")
-    parser.add_argument("--iteration-ms", type=float, default=20.0, help="what a solver takes (default 20)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    parser.add_argument("--policies", action="store_true", help="what policies and recording cost, instead of agents")
-    parser.add_argument("--task", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--of-task", choices=POLICIES, default="default", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    line = parser("An iteration with agents watching, against the same loop without.")
+    line.add_argument("--rounds", type=int, help="pairs of runs (default 5; 1 when quick)")
+    line.add_argument("--iterations", type=int, default=300, help="iterations of a run (default 300)")
+    line.add_argument("--iteration-ms", type=float, default=20.0, help="what a solver takes (default 20)")
+    line.add_argument("--policies", action="store_true", help="what policies and recording cost, instead of agents")
+    line.add_argument("--task", type=Path, help=argparse.SUPPRESS)
+    line.add_argument("--of-task", choices=POLICIES, default="default", help=argparse.SUPPRESS)
+    arguments = line.parse_args()
     iteration_s = arguments.iteration_ms / 1e3
     if arguments.task:
         be_task(arguments.task, iteration_s, arguments.iterations, arguments.of_task)
         return 0
-
+    rounds = arguments.rounds or (1 if arguments.quick else 5)
+    report = Report(arguments, repeats=rounds)
     alone, watched = [], []
-    names = ("without agents", "with agents")
-    bar = MAX_RATIO
+    what, bar = "with agents, over the loop without", MAX_RATIO
     if arguments.policies:
-        names, bar = ("no policies, no log folder", "policies, event files and recordings"), MAX_RATIO_OF_POLICIES
-    for _ in range(arguments.rounds):
+        what, bar = "policies, event files and recordings, over no policies and no log folder", MAX_RATIO_OF_POLICIES
+    for _ in range(rounds):
         if arguments.policies:
             alone.append(run_watched(iteration_s, arguments.iterations, "none"))
             watched.append(run_watched(iteration_s, arguments.iterations, "all"))
@@ -227,28 +213,11 @@ def main() -> int:
             alone.append(run_alone(iteration_s, arguments.iterations))
             watched.append(run_watched(iteration_s, arguments.iterations))
     ratio = statistics.median(watched) / statistics.median(alone)
-    result = {
-        "alone_ms": alone,
-        "watched_ms": watched,
-        "ratio": ratio,
-        "ratio_bar": bar,
-        "measured": names[1],
-        "tasks": NUM_TASKS,
-        "iteration_ms": arguments.iteration_ms,
-        "iterations": arguments.iterations,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "passed": ratio <= bar,
-    }
-    print(f"| an iteration of {arguments.iteration_ms:g} ms, {NUM_TASKS} tasks | median | fastest | slowest | bar |")
-    print("| --- | --- | --- | --- | --- |")
-    for name, figures in zip(names, (alone, watched), strict=True):
-        print(f"| {name} | {statistics.median(figures):.3f} ms | {min(figures):.3f} ms | {max(figures):.3f} ms | |")
-    print(f"| ratio of the medians | {ratio:.4f} | | | {bar:.2f} |")
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 0 if result["passed"] else 1
+    ours, peer = (f"{statistics.median(ms):.3f} ms ({min(ms):.3f} to {max(ms):.3f})" for ms in (watched, alone))
+    what = f"an iteration of {arguments.iteration_ms:g} ms, {NUM_TASKS} tasks: {what}"
+    details = {"alone_ms": alone, "watched_ms": watched, "iterations": arguments.iterations}
+    report.add([Row("overhead", what, None, ours, peer, ratio, Bar(bar, at_most=True), details)])
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -52,3 +52,8 @@ def coef_of(model: Any, data: DataSet) -> np.ndarray:
         return np.vstack([np.ravel(part.coef_) for part in parts_of(model)])
     coef = np.atleast_2d(np.asarray(model.coef_))
     return coef if coef.shape[1] == data.num_features else coef.T
+
+
+def method_of(estimator: Any) -> str:
+    """Which method a fit of ours took."""
+    return str(estimator.history_.method).partition(", because")[0]

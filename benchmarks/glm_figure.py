@@ -3,7 +3,7 @@
     python -m benchmarks.glm_figure                 docs/images/passes.png, and a table on stdout
     python -m benchmarks.glm_figure somewhere.png   the same, to another place
 
-The data is that of `glm_shapes.few_binary`, the loss the hinge. Tasks take turns in this process, so iterations are
+The data is that of `shapes.few_binary`, the loss the hinge. Tasks take turns in this process, so iterations are
 counted and not seconds: on a cluster an iteration is one pass of each task over its rows, and one message. A task that
 is alone may make several passes in an iteration, as no other task waits for it.
 
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.glm_shapes import few_binary
+from benchmarks.policy_jobs import Cocoa
+from benchmarks.shapes import few_binary
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Array, DataSchema
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Context, Report, Solver, Update, Verdict
-from chicle_elastic.solvers.linear.solver import LinearSolver
+from chicle_elastic.solvers.base import Report, Verdict
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "passes.png"
@@ -35,7 +35,6 @@ NUM_ROWS, C = 20_000, 1.0
 NUM_TASKS = (1, 4, 16)
 GOAL, REFERENCE_TOL = 1e-3, 1e-10
 MOST_ITERATIONS = 10_000
-ALL_ROWS = 1 << 62
 COLORS = {1: "#0072B2", 4: "#E69F00", 16: "#009E73"}  # Okabe and Ito's, as in `monitoring.swimlane`
 LINE_WIDTH = 1.8
 WIDTHS = {1: LINE_WIDTH, 4: 5.0, 16: LINE_WIDTH}
@@ -46,25 +45,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class PlainSolver(LinearSolver):
-    """One pass of coordinate descent per iteration, and never a Newton step."""
-
-    def solve(self, model: Array, budget: Budget) -> Update:
-        """A solver that is told how many samples to process makes one pass, whatever their number."""
-        return super().solve(model, replace(budget, samples=ALL_ROWS))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainCoCoA(LinearTrainer):
+class PlainCoCoA(Cocoa):
     """CoCoA as in the paper."""
-
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
-        """No other method."""
-        return NO_PROGRESS
-
-    def solver(self, ctx: Context) -> Solver:
-        """See `PlainSolver`."""
-        return PlainSolver(ctx, self)
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """The caller ends the job."""

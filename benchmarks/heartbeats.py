@@ -13,7 +13,6 @@ Each agent runs with a hook that writes down when its loop heard the other one. 
 Exit code 1 when a bar is missed.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,14 +28,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import HEADER, Bar, Row
-from benchmarks.report import finish
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, names_of, parser
 from chicle_elastic.cluster import launcher
 from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.cluster.net.peers import BEAT_S
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.plan import NodeCapacity, plan_first
+from chicle_elastic.settings import THREAD_LIMITS
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.values import ChunkInfo
 
@@ -80,7 +80,6 @@ class Agents:
 
     def start(self, node: str) -> None:
         """Start an agent."""
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         command = [
             *(sys.executable, "-m", "benchmarks.heartbeats", "--agent", str(self.folder), node),
             *("--nnodes", "1:2", "--name", node, "--rdzv-endpoint", self._store.endpoint),
@@ -89,7 +88,7 @@ class Agents:
             *("--iterations", "1000000", "--no-policy", "--cost", f"{node}=0.3"),
         ]
         output = (self.folder / f"{node}.out").open("wb")
-        environ = {**os.environ, **threads, "PYTHONPATH": str(ROOT)}
+        environ = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1"), "PYTHONPATH": str(ROOT)}
         self._agents[node] = subprocess.Popen(command, stdout=output, stderr=output, env=environ, cwd=ROOT)
 
     def _log(self, node: str) -> Path:
@@ -204,16 +203,9 @@ def measure(key: str) -> Row:
         lost = [event for node in ("n0", "n1") for event in agents.events(node, "lost")]
         if (folder / "planned").exists():
             took = f"; {(folder / 'planned').read_text()} s of planning"
-    return Row(
-        part=key,
-        what=title,
-        tol=None,
-        measured=f"n0 hears n1 after {gaps['n0']:.2f} s at most, n1 hears n0 after {gaps['n1']:.2f} s{took}",
-        against=f"{BEAT_S:g} s; {len(lost)} agents lost",
-        value=float("inf") if lost else max(gaps.values()) - BEAT_S,
-        bar=Bar(gate=LATE_S, at_most=True),
-        details={"gaps_s": gaps, "lost": lost},
-    )
+    shown = f"n0 hears n1 after {gaps['n0']:.2f} s at most, n1 hears n0 after {gaps['n1']:.2f} s{took}"
+    against, value = f"{BEAT_S:g} s; {len(lost)} agents lost", float("inf") if lost else max(gaps.values()) - BEAT_S
+    return Row(key, title, None, shown, against, value, Bar(LATE_S, at_most=True), {"gaps_s": gaps, "lost": lost})
 
 
 @contextlib.contextmanager
@@ -261,17 +253,13 @@ def main() -> int:
     """Measure, print a table and one line of JSON, compare with the bars."""
     if sys.argv[1:2] == ["--agent"]:
         return run_agent(Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
-    parser = argparse.ArgumentParser(description="How late heartbeats are.")
-    parser.add_argument("--only", default=",".join(CASES), help=f"of {', '.join(CASES)}")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
-    started_s = time.perf_counter()
-    print(HEADER)
-    rows = []
-    for key in arguments.only.split(","):
-        rows.append(measure(key))
-        print(rows[-1].as_markdown(judged=True), flush=True)
-    return finish(rows, peers=[], notes=[], quick=False, repeats=1, started_s=started_s, path=arguments.json)
+    options = parser("How late heartbeats are.")
+    options.add_argument("--only", default=",".join(CASES), help=f"of {', '.join(CASES)}")
+    arguments = options.parse_args()
+    report = Report(arguments)
+    for key in names_of(arguments.only, CASES, "--only"):
+        report.add([measure(key)])
+    return report.finish()
 
 
 if __name__ == "__main__":

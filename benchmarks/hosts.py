@@ -14,25 +14,34 @@ The last line is the whole result as JSON. Exit code 1 when a bar is missed.
 
 import argparse
 import itertools
-import json
-import os
 import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks.bars import Bar
-from benchmarks.elastic import JOIN, NOTICE, SIGKILL, Stalls, add_one, phases_of, settle, summary, take_one
+from benchmarks.bars import Bar, Row
+from benchmarks.elastic import (
+    JOIN,
+    NOTICE,
+    SIGKILL,
+    Phases,
+    Stalls,
+    add_one,
+    phase_rows,
+    phases_of,
+    settle,
+    summary,
+    take_one,
+)
 from benchmarks.elastic_data import LARGE_MB, SMALL_MB, write_data
 from benchmarks.elastic_nodes import NUM_NODES
 from benchmarks.hosts_nodes import ChicleOnHosts, HostSide, Link, StockOnHosts
-from benchmarks.machine import machine
+from benchmarks.report import Report, parser
 from benchmarks.transports import SLOT_BYTES, fetch_slots, fill
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports.secret import JobSecret
@@ -66,7 +75,7 @@ class Found:
     """
 
     stalls_ms: dict[int | None, Stalls] = field(default_factory=dict)
-    phases_ms: dict[int, dict[str, dict[str, float]]] = field(default_factory=dict)
+    phases_ms: dict[int, Phases] = field(default_factory=dict)
     raw_mb_s: list[float] = field(default_factory=list)
     chunks_mb_s: list[float] = field(default_factory=list)
 
@@ -175,87 +184,57 @@ def measure(data_folder: Path, folder: Path, link: Link, arguments: argparse.Nam
     return found
 
 
-def rows_of(found: dict[str, Found]) -> Iterator[dict[str, Any]]:
-    """A row per link, size of the data and kind of change."""
+def rows_of(found: dict[str, Found]) -> Iterator[Row]:
+    """Per link, size of the data and kind of change: the stall, and by how many round trips it is longer than near."""
     for name, one in found.items():
         for mb, kind in itertools.product((size for size in one.stalls_ms if size is not None), KINDS):
-            stalls = one.stalls_ms[mb][kind]
-            row: dict[str, Any] = {"link": name, "mb": mb, "change": kind, "ours_ms": stalls, "verdicts": []}
-            row["stock_ms"] = one.stalls_ms[None][kind] if None in one.stalls_ms else []
-            bar = STALL_MS.get((name, mb)) if kind != SIGKILL else None
-            if bar is not None:
-                row["verdicts"].append(Bar(bar, at_most=True).verdict(statistics.median(stalls)))
-            row["bar_ms"] = bar
+            stalls, stock = one.stalls_ms[mb][kind], one.stalls_ms.get(None, {}).get(kind, [])
+            most = STALL_MS.get((name, mb)) if kind != SIGKILL else None
+            what, shown = f"{name}, {mb} MB: stall on {kind}", (summary(stalls), summary(stock))
+            bar = None if most is None else Bar(most, at_most=True)
+            details = {"ours_ms": stalls, "stock_ms": stock}
+            yield Row("stall", f"{what}, ms", None, *shown, statistics.median(stalls), bar, details)
             near = found.get(name.replace("20 ms", "0.1 ms"))
             if "20 ms" in name and near is not None and mb in near.stalls_ms:
                 more_ms = statistics.median(stalls) - statistics.median(near.stalls_ms[mb][kind])
-                row["round_trips"] = more_ms / (1e3 * LONG_S)
-                if kind != SIGKILL:
-                    row["verdicts"].append(Bar(ROUND_TRIPS, at_most=True).verdict(row["round_trips"]))
-            yield row
-
-
-def print_tables(found: dict[str, Found], rows: Sequence[dict[str, Any]]) -> None:
-    """What was found, for a page."""
-    print("\n| link | MB | stall on | Chicle: median (range; count) | bar | round trips | stock torchrun, tuned | |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for row in rows:
-        verdict = "" if not row["verdicts"] else "MISSED" if "GATE MISSED" in row["verdicts"] else "met"
-        bar = "" if row["bar_ms"] is None else f"<= {row['bar_ms']:g} ms"
-        trips = f"{row['round_trips']:.1f}" if "round_trips" in row else ""
-        cells = (row["link"], str(row["mb"]), row["change"], summary(row["ours_ms"]), bar, trips)
-        print(f"| {' | '.join((*cells, summary(row['stock_ms']), verdict))} |")
-    print("\n| link | raw socket, MB/s | chunks over the transport, MB/s | ratio |")
-    print("| --- | --- | --- | --- |")
-    for name, one in found.items():
+                bar = Bar(ROUND_TRIPS, at_most=True) if kind != SIGKILL else None
+                trips = more_ms / (1e3 * LONG_S)
+                yield Row("stall", f"{what}, round trips more", None, f"{more_ms:.0f} ms", "", trips, bar, {})
         raw, chunks = statistics.median(one.raw_mb_s), statistics.median(one.chunks_mb_s)
-        print(f"| {name} | {raw:.0f} | {chunks:.0f} | {chunks / raw:.2f} |")
-    print("\n| phases, median ms | pause | rendezvous | move | group | first iteration |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for name, one in found.items():
-        for mb, kinds in one.phases_ms.items():
-            for kind, phases in kinds.items():
-                print(f"| {name}, {mb} MB, {kind} | {' | '.join(f'{ms:.0f}' for ms in phases.values())} |")
+        shown, details = (f"{chunks:.0f} MB/s", f"{raw:.0f} MB/s"), {"raw": one.raw_mb_s, "chunks": one.chunks_mb_s}
+        yield Row("transfer", f"{name}: chunks over a raw socket", None, *shown, chunks / raw, None, details)
+        for mb, phases in one.phases_ms.items():
+            yield from phase_rows(phases, f"{name}, {mb} MB, ")
 
 
 def main() -> int:
-    """Measure, print the tables and one line of JSON, compare with the bars."""
-    parser = argparse.ArgumentParser(description="The stall of each change of the membership, on several hosts.")
-    parser.add_argument("--rounds", type=int, default=3, help="notices, and kills, per job (default 3)")
-    parser.add_argument("--stock-rounds", type=int, default=1, help="the same for stock, 0 leaves it out (default 1)")
-    parser.add_argument("--transfers", type=int, default=5, help="runs of each way to transfer (default 5)")
-    parser.add_argument("--only", action="append", help="a link, by its name; by default all of them")
-    parser.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
-    parser.add_argument("--quick", action="store_true", help="little data, one round and no stock; judges nothing")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
+    """Measure, print the table and one line of JSON, compare with the bars."""
+    line = parser("The stall of each change of the membership, on several hosts.")
+    line.add_argument("--rounds", type=int, default=3, help="notices, and kills, per job (default 3)")
+    line.add_argument("--stock-rounds", type=int, default=1, help="the same for stock, 0 leaves it out (default 1)")
+    line.add_argument("--transfers", type=int, default=5, help="runs of each way to transfer (default 5)")
+    line.add_argument("--only", action="append", help="a link, by its name; by default all of them")
+    line.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
+    arguments = line.parse_args()
     arguments.sizes = [SMALL_MB] if arguments.quick else [SMALL_MB, LARGE_MB]
     if arguments.quick:
         arguments.rounds, arguments.stock_rounds, arguments.transfers = 1, 0, 2
     if arguments.rounds < 1:
-        parser.error("--rounds has to be 1 or more")
+        line.error("--rounds has to be 1 or more")
     links = [link for link in LINKS if not arguments.only or link.name in arguments.only]
     if not links:
-        parser.error(f"--only is one of {', '.join(repr(link.name) for link in LINKS)}")
+        line.error(f"--only is one of {', '.join(repr(link.name) for link in LINKS)}")
     if (reason := reason_to_skip()) is not None:
         print(reason, file=sys.stderr)
         return 2
-    print(f"{machine()}; load {os.getloadavg()[0]:.1f}")
+    report = Report(arguments, packages=["torch"])
     with tempfile.TemporaryDirectory(prefix="chicle-bench-hosts-") as name:
         parent = Path(name)
         found = {
             link.name: measure(parent, parent / f"link-{number}", link, arguments) for number, link in enumerate(links)
         }
-    rows = list(rows_of(found))
-    print_tables(found, rows)
-    passed = arguments.quick or not any("GATE MISSED" in row["verdicts"] for row in rows)
-    transfer = {name: {"raw_mb_s": one.raw_mb_s, "chunks_mb_s": one.chunks_mb_s} for name, one in found.items()}
-    result = {"machine": machine(), "load": os.getloadavg(), "rows": rows, "transfer": transfer, "passed": passed}
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 0 if passed else 1
+    report.add(rows_of(found))
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.elastic_laps import LapReader
-from benchmarks.elastic_nodes import NUM_NODES, ROOT, STOCK_CONF, STOCK_ENVIRON, Node, Side
+from benchmarks.elastic_nodes import ROOT, STOCK_ENVIRON, THREADS, Node, Side, launcher, torchrun
 from chicle_elastic.transports.secret import JobSecret
 from tests.hosts.host import Host
 from tests.hosts.lab import Lab
@@ -119,8 +119,7 @@ class HostSide(Side):
         """Start a host, and a node on it."""
         (host,) = self._lab.boot(f"n{len(self._all)}")
         self._link.apply(host)
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        environ = {**threads, "PYTHONPATH": str(ROOT), **self.environ}
+        environ = {**THREADS, "PYTHONPATH": str(ROOT), **self.environ}
         node = HostNode(host, self.folder, self.command_on(host), environ)
         self.nodes.append(node)
         self._all.append(node)
@@ -147,13 +146,7 @@ class ChicleOnHosts(HostSide):
 
     def command_on(self, host: Host) -> list[str]:
         """The launcher."""
-        return [
-            *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", f"1:{NUM_NODES}", "--name", host.name),
-            *("--rdzv-endpoint", self.endpoint, "--secret-file", str(self.secret_file)),
-            *("--log-dir", str(self.folder), "-m", "benchmarks.elastic_task"),
-            *(str(self.folder), host.name, str(self.iteration_ms)),
-            *(() if self._data is None else ("--data", str(self._data))),
-        ]
+        return launcher(self, host.name, self.endpoint, self._data)
 
 
 class StockOnHosts(HostSide):
@@ -168,10 +161,4 @@ class StockOnHosts(HostSide):
 
     def command_on(self, host: Host) -> list[str]:
         """torchrun."""
-        return [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{NUM_NODES}", "--nproc-per-node", "1"),
-            *("--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint),
-            *("--rdzv-id", "stock", "--rdzv-conf", STOCK_CONF, "--local-addr", host.addresses[0]),
-            *("--monitor-interval", "0.1", str(ROOT / "benchmarks/elastic_stock_task.py")),
-            *(str(self.folder), host.name, str(self.iteration_ms)),
-        ]
+        return torchrun(self, host.name, self.endpoint, host.addresses[0])

@@ -14,27 +14,25 @@ of its cell is named there.
 Exit code 1 when a gate is missed.
 """
 
-import argparse
 import json
 import math
 import os
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.bars import HEADER, Bar, Row
-from benchmarks.machine import machine, memory_mib
-from benchmarks.report import finish
+from benchmarks.bars import Bar, Row
+from benchmarks.machine import Watch
+from benchmarks.report import Report, names_of, parser
 
 MARK = "CHICLE_BENCH_SIDE"
 """In the environment of all processes of a side, wherever they were forked."""
@@ -109,49 +107,36 @@ def run_side(name: str, loss: str, folder: Path) -> Side:
     mark = uuid.uuid4().hex
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")} | {MARK: mark}
     command = [sys.executable, "-m", "benchmarks.nodes_side", name, loss, str(folder)]
-    side, is_over = Side(name, {"missing": "it took too long"}), threading.Event()
+    side = Side(name, {"missing": "it took too long"})
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
-        watcher = threading.Thread(target=_watch, args=(mark, side, is_over))
-        watcher.start()
-        try:
-            output, _ = process.communicate(timeout=MOST_S)
-            errors.seek(0)
-            last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-            side.found = json.loads(output.splitlines()[-1]) if process.returncode == 0 else {"missing": last[:120]}
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        finally:
-            is_over.set()
-            watcher.join()
+        with Watch(partial(bearers, f"{MARK}={mark}".encode(), {}), SAMPLE_S) as watch:
+            try:
+                output, _ = process.communicate(timeout=MOST_S)
+                errors.seek(0)
+                last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+                side.found = json.loads(output.splitlines()[-1]) if process.returncode == 0 else {"missing": last[:120]}
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+    side.cpu_s, side.peak_mib = watch.cpu_s, watch.most_mib
     return side
 
 
-def _watch(mark: str, side: Side, is_over: threading.Event) -> None:
-    """Sum up processor time and memory of the processes that bear the mark, until the side is over."""
-    needle = f"{MARK}={mark}".encode()
-    cpu_s: dict[int, float] = {}
-    known: dict[int, bool] = {}
-    side.peak_mib, ticks = 0.0, os.sysconf("SC_CLK_TCK")
-    while not is_over.wait(SAMPLE_S):
-        total_mib = 0.0
-        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-            try:
-                if not known.get(pid):  # a fork has the mark before its own environment can be read
-                    known[pid] = needle in Path(f"/proc/{pid}/environ").read_bytes()
-                if known[pid]:
-                    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-                    cpu_s[pid] = (int(fields[11]) + int(fields[12])) / ticks
-                    total_mib += memory_mib(pid)[0]
-            except (OSError, KeyError, IndexError):  # it has just ended
-                continue
-        side.peak_mib = max(side.peak_mib, total_mib)
-    side.cpu_s = sum(cpu_s.values())
+def bearers(mark: bytes, known: dict[int, bool]) -> Iterator[int]:
+    """The processes that bear a mark in their environment; those that are known to are not asked again."""
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        try:
+            if not known.get(pid):  # a fork has the mark before its own environment can be read
+                known[pid] = mark in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it has just ended
+            continue
+        if known[pid]:
+            yield pid
 
 
-def cell(name: str, data: Data, loss: str, folder: Path, sides: tuple[str, ...], *, quick: bool) -> list[Row]:
-    """Run all sides of a cell, say so, and judge those that are there."""
+def cell(name: str, data: Data, loss: str, folder: Path, sides: tuple[str, ...]) -> list[Row]:
+    """Run all sides of a cell, and judge those that are there."""
     found = {side: run_side(side, loss, folder) for side in sides}
     there = {side: result for side, result in found.items() if "missing" not in result.found}
     least = min((result.found["objective"] for result in there.values()), default=math.nan)
@@ -177,7 +162,6 @@ def cell(name: str, data: Data, loss: str, folder: Path, sides: tuple[str, ...],
             four = there["4 agents"].found
             value, bar = max(four["cold_s"] / result.found["cold_s"], four["warm_s"] / result.found["warm_s"]), AHEAD
         rows.append(Row(name, what, None, figures, besides, value, bar, details))
-        print(rows[-1].as_markdown(judged=not quick), flush=True)
     return rows
 
 
@@ -200,38 +184,12 @@ def staging(folder: Path) -> list[Row]:
     side = run_side("stage", "hinge", folder)
     rate = GIB / 1e9 / side.found["staging_s"]
     extra = (side.peak_mib * (1 << 20) - GIB) / GIB
-    return [
-        Row(
-            "start",
-            "first fit of 4 agents, 1,000 rows",
-            None,
-            f"{first:.2f} s",
-            "",
-            first,
-            Bar(3.0, 1.5, at_most=True),
-            {},
-        ),
-        Row(
-            "staging",
-            "1 GiB of float32 to 4 agents, GB/s",
-            None,
-            f"{side.found['staging_s']:.2f} s",
-            "",
-            rate,
-            Bar(1.5, 3.0),
-            {},
-        ),
-        Row(
-            "staging",
-            "memory beside the array, of its size",
-            None,
-            f"{side.peak_mib:.0f} MiB",
-            "",
-            extra,
-            Bar(1.4, 1.2, at_most=True),
-            {},
-        ),
-    ]
+    found = (
+        ("first fit of 4 agents, 1,000 rows", f"{first:.2f} s", first, Bar(3.0, 1.5, at_most=True)),
+        ("1 GiB of float32 to 4 agents, GB/s", f"{side.found['staging_s']:.2f} s", rate, Bar(1.5, 3.0)),
+        ("memory beside the array, of its size", f"{side.peak_mib:.0f} MiB", extra, Bar(1.4, 1.2, at_most=True)),
+    )
+    return [Row("start", what, None, measured, "", value, bar, {}) for what, measured, value, bar in found]
 
 
 PAGE = """# Several nodes on one machine
@@ -278,48 +236,25 @@ def projection(rows: list[Row]) -> str:
 
 def main() -> int:
     """Run the benchmark; returns its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(["start", *DATA]), help="of: start, " + ", ".join(DATA))
-    parser.add_argument("--sides", default=",".join(SIDES))
-    parser.add_argument("--quick", action="store_true", help="a fiftieth of the rows; nothing is judged")
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    started_s, rows = time.perf_counter(), list[Row]()
-    print(HEADER)
+    options = parser(__doc__, page=True)
+    options.add_argument("--only", default=",".join(["start", *DATA]), help="of: start, " + ", ".join(DATA))
+    options.add_argument("--sides", default=",".join(SIDES))
+    arguments = options.parse_args()
+    report = Report(arguments, packages=("chicle-elastic", "pyspark", "dask-ml"))
     with tempfile.TemporaryDirectory(prefix="chicle-bench-") as place:
-        for name in arguments.only.split(","):
+        for name in names_of(arguments.only, ("start", *DATA), "--only"):
             folder = Path(place) / name
             folder.mkdir()
             if name == "start":
-                rows += staging(folder)
-                print("\n".join(row.as_markdown(judged=not arguments.quick) for row in rows), flush=True)
+                report.add(staging(folder))
                 continue
             data = DATA[name]
             write(folder, *data.make(data.rows // (50 if arguments.quick else 1)))
             for loss in data.losses:
-                rows += cell(name, data, loss, folder, tuple(arguments.sides.split(",")), quick=arguments.quick)
-    if arguments.page:
-        from importlib.metadata import PackageNotFoundError, version
-
-        names = []
-        for package in ("chicle-elastic", "pyspark", "dask-ml"):
-            try:
-                names.append(f"{package} {version(package)}")
-            except PackageNotFoundError:
-                names.append(f"no {package}")
-        table = "\n".join([HEADER, *(row.as_markdown(judged=not arguments.quick) for row in rows)])
-        about = (__doc__ or "").split("\n\n", 1)[1].rsplit("\n\n    python", 1)[0]
-        page = PAGE.format(
-            date=time.strftime("%Y-%m-%d"),
-            machine=machine(),
-            versions=", ".join(names),
-            about=about,
-            table=table,
-            projection=projection(rows),
-        )
-        arguments.page.write_text(page, encoding="utf-8")
-    return finish(rows, peers=[], notes=[], quick=arguments.quick, repeats=1, started_s=started_s, path=arguments.json)
+                report.add(cell(name, data, loss, folder, tuple(arguments.sides.split(","))))
+    about = (__doc__ or "").split("\n\n", 1)[1].rsplit("\n\n    python", 1)[0]
+    report.write_page(PAGE, about=about, projection=projection(report.rows))
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+from benchmarks.datasets import DataSet
+from benchmarks.objectives import Objective
 
 C = 1.0
 L1_C = 0.01
@@ -23,26 +27,15 @@ def load(folder: Path) -> tuple[Any, np.ndarray]:
     return (np.load(dense) if dense.exists() else sp.load_npz(folder / "X.npz")), np.load(folder / "y.npy")
 
 
-def objective(loss: str, X: Any, y: np.ndarray, w: np.ndarray, b: float) -> float:
-    """Evaluate what all sides minimise, the penalty of the intercept aside, in blocks of rows."""
-    total = 0.0
-    for start in range(0, len(y), 1 << 18):
-        scores = X[start : start + (1 << 18)] @ w + b
-        part = y[start : start + (1 << 18)]
-        if loss == "ridge":
-            total += float(((scores - part) ** 2).sum())
-            continue
-        margins = np.where(part == 1, scores, -scores)
-        values = {
-            "hinge": lambda m: np.maximum(0, 1 - m),
-            "squared_hinge": lambda m: np.maximum(0, 1 - m) ** 2,
-            "logistic": lambda m: np.logaddexp(0, -m),
-            "l1": lambda m: np.logaddexp(0, -m),
-        }[loss](margins)
-        total += float(values.sum())
+def objective(loss: str, X: Any, y: np.ndarray, model: Any) -> float:
+    """Evaluate what all sides minimise, the penalty of the intercept aside."""
     if loss == "ridge":
-        return total + float(w @ w)
-    return L1_C * total + float(np.abs(w).sum()) if loss == "l1" else C * total + 0.5 * float(w @ w)
+        least = Objective("squares", intercept="free")
+    elif loss == "l1":
+        least = Objective("logistic", L1_C, 1.0, 0.0, intercept="free")
+    else:
+        least = Objective(loss.replace("_", " "), C, intercept="free")
+    return least.of(model, DataSet("", "", X, y))
 
 
 def ours(loss: str, workers: int) -> Callable[[Any, Any], Any]:
@@ -69,11 +62,10 @@ def fit_ours(loss: str, workers: int, folder: Path) -> dict[str, Any]:
         start_s = time.perf_counter()
         model = fit(X, y)
         times.append(time.perf_counter() - start_s)
-    w, b = np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
     return {
         "cold_s": times[0],
         "warm_s": times[1],
-        "objective": objective(loss, X, y, w, b),
+        "objective": objective(loss, X, y, model),
         "iterations": int(np.max(model.n_iter_)),
         "method": model.history_.method,
     }
@@ -137,14 +129,14 @@ def fit_spark(loss: str, folder: Path) -> dict[str, Any]:
         model = makes[loss]().fit(frame)
         times.append(time.perf_counter() - start_s)
         start_s = time.perf_counter()
-    w, b = model.coefficients.toArray(), float(model.intercept)
+    found = SimpleNamespace(coef_=model.coefficients.toArray(), intercept_=float(model.intercept))
     history = getattr(getattr(model, "summary", None), "objectiveHistory", None)
     iterations = len(history) if history is not None else -1
     session.stop()
     return {
         "cold_s": times[0],
         "warm_s": times[1],
-        "objective": objective(loss, X, y.astype(float) if loss == "ridge" else y, w, b),
+        "objective": objective(loss, X, y, found),
         "iterations": iterations,
     }
 
@@ -169,8 +161,7 @@ def fit_dask(loss: str, folder: Path) -> dict[str, Any]:
             model = LogisticRegression(C=strength, penalty=penalty).fit(rows, labels)
             times.append(time.perf_counter() - start_s)
             start_s = time.perf_counter()
-    w, b = np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
-    return {"cold_s": times[0], "warm_s": times[1], "objective": objective(loss, X, y, w, b), "iterations": -1}
+    return {"cold_s": times[0], "warm_s": times[1], "objective": objective(loss, X, y, model), "iterations": -1}
 
 
 def main() -> None:

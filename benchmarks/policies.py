@@ -18,20 +18,19 @@ import argparse
 import math
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import policy_nodes, rebalance
-from benchmarks.bars import HEADER, Bar, Row
+from benchmarks.bars import Bar, Row
 from benchmarks.datasets import DataSet
-from benchmarks.glm_real import load_real, missing
 from benchmarks.policy_jobs import Cocoa, ThrottledCocoa, charged, cocoa_gaps
-from benchmarks.report import finish
-from benchmarks.svm_data import higgs_shaped
+from benchmarks.real import FOLDER, load_real, missing
+from benchmarks.report import Report, names_of, parser
+from benchmarks.shapes import higgs, higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.monitoring.history import History
@@ -42,7 +41,6 @@ from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.runtime.training.job import Job
 
-REAL = Path(__file__).parents[2] / "shared" / "data"
 ALL, QUARTER = Shuffle(share=1.0), Shuffle()
 IDEAL = 1.2
 """Units of an iteration of eight nodes at 1.5x and eight others, split perfectly: 16 / (8 / 1.5 + 8)."""
@@ -55,25 +53,24 @@ NOISE, UNREST, QUIET = 0.05, 60, 100
 MOST = 1000
 
 
-def shuffle_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+def shuffle_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
     """CoCoA in process, by iterations."""
     num_rows = 20_000 if arguments.quick else 400_000
-    X, y = higgs_shaped(num_rows)
-    higgs = DataSet(key=f"higgs-{num_rows}", title=f"HIGGS-shaped, {num_rows} rows", X=X, y=y)
     strong = 100.0 / num_rows
     bars = ((ALL, Bar(gate=1 / 5, at_most=True)), (QUARTER, Bar(gate=1 / 4, at_most=True)))
-    rows = compare(higgs, C=strong, num_tasks=16, tol=1e-5, bars=bars)
+    yield from compare(higgs(num_rows), C=strong, num_tasks=16, tol=1e-5, bars=bars)
     if missing("a9a", arguments.real):
         notes.append("a9a is left out: there is no file (say --real DIR)")
-        return rows
+        return
     a9a = load_real("a9a", arguments.real, quick=arguments.quick)
-    rows += compare(
-        a9a, C=100.0 / a9a.num_samples, num_tasks=16, tol=1e-4, bars=((ALL, Bar(gate=1 / 8, at_most=True)),)
-    )
-    return rows + compare(a9a, C=1.0, num_tasks=4, tol=1e-2, bars=((QUARTER, Bar(gate=1.05, at_most=True)),))
+    an_eighth = ((ALL, Bar(gate=1 / 8, at_most=True)),)
+    yield from compare(a9a, C=100.0 / a9a.num_samples, num_tasks=16, tol=1e-4, bars=an_eighth)
+    yield from compare(a9a, C=1.0, num_tasks=4, tol=1e-2, bars=((QUARTER, Bar(gate=1.05, at_most=True)),))
 
 
-def compare(data: DataSet, *, C: float, num_tasks: int, tol: float, bars: Sequence[tuple[Shuffle, Bar]]) -> list[Row]:
+def compare(
+    data: DataSet, *, C: float, num_tasks: int, tol: float, bars: Sequence[tuple[Shuffle, Bar]]
+) -> Iterator[Row]:
     """Iterations with redraws over those without."""
 
     def iterations(*policies: Policy) -> tuple[int, bool]:
@@ -81,48 +78,29 @@ def compare(data: DataSet, *, C: float, num_tasks: int, tol: float, bars: Sequen
         return len(gaps), bool(gaps[-1] <= tol)
 
     without, is_there = iterations()
-    rows = []
     for policy, bar in bars:
         count, has_converged = iterations(policy)
-        rows.append(
-            Row(
-                part="shuffle",
-                what=f"{data.title}, C = {C:.3g}, K = {num_tasks}: iterations, {policy.share:.0%} redrawn in each",
-                tol=tol,
-                measured=str(count),
-                against=f"without: {without}{'' if is_there else ' and not there'}",
-                value=count / without if has_converged else float("inf"),
-                bar=bar,
-                details={"with": count, "without": without, "share": policy.share},
-            )
-        )
-        show(rows[-1])
-    return rows
+        what = f"{data.title}, C = {C:.3g}, K = {num_tasks}: iterations, {policy.share:.0%} redrawn in each"
+        against = f"without: {without}{'' if is_there else ' and not there'}"
+        value = count / without if has_converged else float("inf")
+        yield Row("shuffle", what, tol, str(count), against, value, bar, {"with": count, "without": without})
 
 
-def speeds_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+def speeds_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
     """Rebalancing on a clock that only the samples move."""
     costs_s = (SLOW_UNITS * 1e-3,) * NUM_SLOW + (1e-3,) * NUM_FAST
-    rows = []
     for num_chunks in (4_160, 500):
         history = charged(costs_s, num_chunks=num_chunks, iterations=2 * SETTLED, policies=(Rebalance(),))
         cut = sum(history[0].num_chunks.values())
         units = units_of(history)
         chunk_units = SLOW_UNITS * len(costs_s) / cut
         limit = 1.03 * IDEAL if num_chunks > 4_000 else IDEAL + chunk_units
-        row = Row(
-            part="speeds",
-            what=f"8 nodes at 1.5x and 8 at 1x, {cut} chunks: units of iteration {SETTLED}, 1.5 at the start",
-            tol=None,
-            measured=f"{units[SETTLED - 1]:.3f}",
-            against=f"ideal {IDEAL}; first below {limit:.3f}: {first_below(units, limit)}",
-            value=units[SETTLED - 1],
-            bar=Bar(gate=limit, at_most=True),
-            details={"units": units, "chunks": cut},
-        )
-        rows.append(row)
-        show(row)
-    return [*rows, quiet_row(costs_s), split_row()]
+        what = f"8 nodes at 1.5x and 8 at 1x, {cut} chunks: units of iteration {SETTLED}, 1.5 at the start"
+        against, settled = f"ideal {IDEAL}; first below {limit:.3f}: {first_below(units, limit)}", units[SETTLED - 1]
+        bar = Bar(gate=limit, at_most=True)
+        yield Row("speeds", what, None, f"{settled:.3f}", against, settled, bar, {"units": units, "chunks": cut})
+    yield quiet_row(costs_s)
+    yield split_row()
 
 
 def quiet_row(costs_s: Sequence[float]) -> Row:
@@ -130,18 +108,9 @@ def quiet_row(costs_s: Sequence[float]) -> Row:
     history = charged(costs_s, num_chunks=4_160, iterations=UNREST + QUIET, policies=(Rebalance(),), noise=NOISE)
     moved = [record.iteration for record in history if any(" moves " in event for event in record.events)]
     late = sum(iteration > UNREST for iteration in moved)
-    row = Row(
-        part="speeds",
-        what=f"the same, {NOISE:.0%} noise: boundaries with moves in iterations {UNREST + 1} to {UNREST + QUIET}",
-        tol=None,
-        measured=str(late),
-        against=f"moves before iterations {', '.join(map(str, moved))}",
-        value=float(late),
-        bar=Bar(gate=0, at_most=True),
-        details={"moved": moved},
-    )
-    show(row)
-    return row
+    what = f"the same, {NOISE:.0%} noise: boundaries with moves in iterations {UNREST + 1} to {UNREST + QUIET}"
+    against, bar = f"moves before iterations {', '.join(map(str, moved))}", Bar(gate=0, at_most=True)
+    return Row("speeds", what, None, str(late), against, float(late), bar, {"moved": moved})
 
 
 def split_row() -> Row:
@@ -152,21 +121,12 @@ def split_row() -> Row:
         ends.append(history[-1].num_chunks["task-0"])
     alone, *both = ends
     worst = max(abs(end - alone) for end in both)
-    row = Row(
-        part="speeds",
-        what="2:1, chunks of the slow node after 40 iterations, Rebalance and Shuffle (25 %, all): difference",
-        tol=None,
-        measured=", ".join(map(str, both)),
-        against=f"Rebalance alone: {alone}",
-        value=float(worst),
-        bar=Bar(gate=1, at_most=True),
-        details={"alone": alone, "both": both},
-    )
-    show(row)
-    return row
+    what = "2:1, chunks of the slow node after 40 iterations, Rebalance and Shuffle (25 %, all): difference"
+    shown, against, bar = ", ".join(map(str, both)), f"Rebalance alone: {alone}", Bar(gate=1, at_most=True)
+    return Row("speeds", what, None, shown, against, float(worst), bar, {"alone": alone, "both": both})
 
 
-def agents_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+def agents_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
     """Four real agents; the median of some fits of each side, in turn."""
     num_rows, repeats = (20_000, 1) if arguments.quick else (100_000, 3)
     X, y = higgs_shaped(num_rows)
@@ -187,68 +147,27 @@ def agents_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
         name: statistics.median(sum("Shuffle redraws" in event for r in h for event in r.events) for h in runs)
         for name, runs in found.items()
     }
-    rows = []
     for name, share, bar in (("all", 1.0, Bar(gate=1 / 5, at_most=True)), ("quarter", 0.25, None)):
         what = f"four agents, HIGGS-shaped, {num_rows} rows, {share:.0%} redrawn"
         for unit, values, limit in (
             ("iterations", counts, bar),
             ("seconds", seconds, None if bar is None else Bar(gate=1, at_most=True)),
         ):
-            row = Row(
-                part="agents",
-                what=f"{what}: {unit}",
-                tol=1e-5,
-                measured=f"{values[name]:.3g} ({redraws[name]:.0f} redraws)",
-                against=f"without: {values['without']:.3g}",
-                value=values[name] / values["without"],
-                bar=limit,
-                details={"iterations": counts, "seconds": seconds, "redraws": redraws, "repeats": repeats},
-            )
-            rows.append(row)
-            show(row)
-    return rows
+            shown, against = f"{values[name]:.3g} ({redraws[name]:.0f} redraws)", f"without: {values['without']:.3g}"
+            details = {"iterations": counts, "seconds": seconds, "redraws": redraws, "repeats": repeats}
+            value = values[name] / values["without"]
+            yield Row("agents", f"{what}: {unit}", 1e-5, shown, against, value, limit, details)
 
 
-def rebalance_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+def rebalance_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
     """Two real agents, one run."""
     figures = rebalance.measure()
-    rows = [
-        Row(
-            part="rebalance",
-            what=what,
-            tol=None,
-            measured=f"{figures[key]:.3g}",
-            against=against,
-            value=figures[key],
-            bar=bar,
-            details=dict(figures),
-        )
-        for what, key, against, bar in (
-            ("two agents, 2:1: throughput after ten iterations", "share", "a perfect split", Bar(gate=0.95)),
-            ("two agents, 5 % noise: boundaries with moves", "moves_in_noise", "", Bar(gate=0, at_most=True)),
-            ("one becomes 1.5x slower: throughput later", "share_followed", "a perfect split", Bar(gate=0.95)),
-        )
-    ]
-    for row in rows:
-        show(row)
-    return rows
-
-
-def tune_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
-    """See `policy_nodes`."""
-    return shown(policy_nodes.tune_rows(arguments, notes))
-
-
-def scale_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
-    """See `policy_nodes`."""
-    return shown(policy_nodes.scale_rows(arguments, notes))
-
-
-def shown(rows: list[Row]) -> list[Row]:
-    """The same, printed."""
-    for row in rows:
-        show(row)
-    return rows
+    for what, key, against, bar in (
+        ("two agents, 2:1: throughput after ten iterations", "share", "a perfect split", Bar(gate=0.95)),
+        ("two agents, 5 % noise: boundaries with moves", "moves_in_noise", "", Bar(gate=0, at_most=True)),
+        ("one becomes 1.5x slower: throughput later", "share_followed", "a perfect split", Bar(gate=0.95)),
+    ):
+        yield Row("rebalance", what, None, f"{figures[key]:.3g}", against, figures[key], bar, dict(figures))
 
 
 def is_over(end_s: float, record: IterationRecord) -> bool:
@@ -256,7 +175,7 @@ def is_over(end_s: float, record: IterationRecord) -> bool:
     return record.time_s >= end_s
 
 
-def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
     """Four real agents whose passes are real and take as long as they are told.
 
     What is lost is against the same run before one of them becomes slow: runs differ by more on a busy machine.
@@ -308,39 +227,18 @@ def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
     own = (1 - 1 / factor) / 4 * slow_s / (0.9 * length_s)
     details = {"lost": lost, "gaps": gaps, "drift": drift, "own_share": own}
     what = f"four agents, one at a tenth for {slow_s:.0f} of {length_s:.0f} s"
-    rows = [
-        Row(
-            part="straggler",
-            what=f"{what}: rows lost, {title}",
-            tol=None,
-            measured=f"{lost[name]:.1%}",
-            against=f"its own share: {own:.1%}; none is slow: {lost['well']:.1%}",
-            value=lost[name] - own,
-            bar=bar,
-            details=details,
-        )
-        for name, title, bar in (
-            ("straggler", "Straggler and Rebalance", Bar(gate=0.03, at_most=True)),
-            ("rebalance", "Rebalance alone", None),
-            ("nothing", "no policy", None),
-        )
-    ]
-    for title, figures, bar in (("gap at the end", gaps, 1e-6), ("distance of w from w(alpha)", drift, 1e-9)):
-        rows.append(
-            Row(
-                part="straggler",
-                what=f"{what}: {title}",
-                tol=None,
-                measured=f"{figures['straggler']:.1e}",
-                against=f"all tasks well: {figures['well']:.1e}",
-                value=abs(figures["straggler"]),
-                bar=Bar(gate=bar, at_most=True),
-                details=details,
-            )
-        )
-    for row in rows:
-        show(row)
-    return rows
+    for name, title, bar in (
+        ("straggler", "Straggler and Rebalance", Bar(gate=0.03, at_most=True)),
+        ("rebalance", "Rebalance alone", None),
+        ("nothing", "no policy", None),
+    ):
+        against = f"its own share: {own:.1%}; none is slow: {lost['well']:.1%}"
+        shown = (f"{what}: rows lost, {title}", None, f"{lost[name]:.1%}", against)
+        yield Row("straggler", *shown, lost[name] - own, bar, details)
+    for title, figures, most in (("gap at the end", gaps, 1e-6), ("distance of w from w(alpha)", drift, 1e-9)):
+        found, against = figures["straggler"], f"all tasks well: {figures['well']:.1e}"
+        bar = Bar(gate=most, at_most=True)
+        yield Row("straggler", f"{what}: {title}", None, f"{found:.1e}", against, abs(found), bar, details)
 
 
 def rows_lost(history: History, slow_from_s: float) -> float:
@@ -362,39 +260,27 @@ def first_below(values: Sequence[float], limit: float) -> str:
     return next((f"iteration {number}" for number, value in enumerate(values, 1) if value <= limit), "never")
 
 
-def show(row: Row) -> None:
-    """Print a line of the table as soon as it is known."""
-    print(row.as_markdown(judged="--quick" not in sys.argv), flush=True)
-
-
-PARTS: dict[str, Callable[[argparse.Namespace, list[str]], list[Row]]] = {
+PARTS: dict[str, Callable[[argparse.Namespace, list[str]], Iterable[Row]]] = {
     "shuffle": shuffle_rows,
     "speeds": speeds_rows,
     "agents": agents_rows,
     "rebalance": rebalance_rows,
     "straggler": straggler_rows,
-    "tune": tune_rows,
-    "scale": scale_rows,
+    "tune": policy_nodes.tune_rows,
+    "scale": policy_nodes.scale_rows,
 }
 
 
 def main() -> int:
     """Measure, print a table and one line of JSON, compare with the bars."""
-    parser = argparse.ArgumentParser(description="What policies bring.")
-    parser.add_argument("--quick", action="store_true", help="small data: shows that everything runs, judges nothing")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--real", type=Path, default=REAL, help="folder with real data (a9a/a9a.gz)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    if unknown := [name for name in names if name not in PARTS]:
-        parser.error(f"--only: {unknown[0]!r} is none of {', '.join(PARTS)}")
-    started_s, notes = time.perf_counter(), list[str]()
-    print(HEADER)
-    rows = [row for name in names for row in PARTS[name](arguments, notes)]
-    return finish(
-        rows, peers=[], notes=notes, quick=arguments.quick, repeats=1, started_s=started_s, path=arguments.json
-    )
+    options = parser("What policies bring.")
+    options.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    options.add_argument("--real", type=Path, default=FOLDER, help="folder with real data (a9a/a9a.gz)")
+    arguments = options.parse_args()
+    report = Report(arguments)
+    for name in names_of(arguments.only, PARTS, "--only"):
+        report.add(PARTS[name](arguments, report.notes))
+    return report.finish()
 
 
 if __name__ == "__main__":

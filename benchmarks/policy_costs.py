@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.glm_figure import PlainSolver
-from benchmarks.policy_jobs import CertifiedCocoa
+from benchmarks.policy_jobs import CertifiedCocoa, PlainSolver
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.history import History

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.glm_figure import PlainSolver
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.monitoring.history import History
@@ -30,7 +29,16 @@ from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
 
 ROWS_PER_CHUNK = 10
+ALL_ROWS = 1 << 62
 SEED = 1
+
+
+class PlainSolver(LinearSolver):
+    """One pass of coordinate descent per iteration, and never a Newton step."""
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """A solver that is told how many samples to process makes one pass, whatever their number."""
+        return super().solve(model, replace(budget, samples=ALL_ROWS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,13 @@ what is charged. A fixed number of nodes is not told prices: its job takes as lo
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from statistics import fmean
 
 from benchmarks.bars import Bar, Row
 from benchmarks.datasets import DataSet
-from benchmarks.glm_real import load_real, missing
 from benchmarks.policy_costs import Bill, Prices, paid
-from benchmarks.svm_data import higgs_shaped
+from benchmarks.real import load_real, missing
+from benchmarks.shapes import higgs
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.scale import Scale
 from chicle_elastic.policies.shuffle import Shuffle
@@ -56,13 +55,6 @@ def scale_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
             best = min(FIXED, key=lambda nodes: mean(fixed[nodes], name))
             rows.append(row_of("scale", data, what, name, bills, fixed, best, Bar(gate=bar, at_most=True)))
     return rows
-
-
-@cache
-def higgs(num_rows: int) -> DataSet:
-    """Made once."""
-    X, y = higgs_shaped(num_rows)
-    return DataSet(key=f"higgs-{num_rows}", title=f"HIGGS-shaped, {num_rows} rows", X=X, y=y)
 
 
 def data_sets(arguments: argparse.Namespace, notes: list[str]) -> list[DataSet]:
@@ -128,16 +120,10 @@ def row_of(
     """A line of the table."""
     measured, against = mean(bills, name), mean(fixed[best], name)
     others = ", ".join(f"{nodes}: {mean(fixed[nodes], name):.4g}" for nodes in fixed)
-    return Row(
-        part=part,
-        what=f"{data.title}, C = {100 / data.num_samples:.3g}, 16 nodes at first: {what}",
-        tol=TOL,
-        measured=f"{measured:.4g}",
-        against=f"{against:.4g} with {best} nodes ({others})",
-        value=measured / against,
-        bar=bar,
-        details={
-            "policy": [asdict(bill) for bill in bills],
-            "fixed": {nodes: [asdict(bill) for bill in found] for nodes, found in fixed.items()},
-        },
-    )
+    details = {
+        "policy": [asdict(bill) for bill in bills],
+        "fixed": {nodes: [asdict(bill) for bill in found] for nodes, found in fixed.items()},
+    }
+    what = f"{data.title}, C = {100 / data.num_samples:.3g}, 16 nodes at first: {what}"
+    beside = f"{against:.4g} with {best} nodes ({others})"
+    return Row(part, what, TOL, f"{measured:.4g}", beside, measured / against, bar, details)

@@ -14,10 +14,8 @@ network cards the figures say nothing: Soft-RoCE computes every packet on the on
 Exit code 1 when a bar is missed.
 """
 
-import argparse
 import gc
 import itertools
-import json
 import re
 import statistics
 import subprocess
@@ -27,6 +25,8 @@ import threading
 import time
 from pathlib import Path
 
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, parser
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.secret import JobSecret
@@ -162,11 +162,12 @@ def grow_bytes(reader: VerbsTransport, owner: VerbsTransport, num_reads: int) ->
 
 def main() -> int:
     """Measure, print, compare with the bars."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slots", type=int, default=64, help="READs of 1 MiB per run")
-    parser.add_argument("--reads", type=int, default=NUM_READS)
-    arguments = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("--rounds", type=int, default=3)
+    line.add_argument("--slots", type=int, default=64, help="READs of 1 MiB per run")
+    line.add_argument("--reads", type=int, default=NUM_READS)
+    arguments = line.parse_args()
+    report = Report(arguments, repeats=arguments.rounds)
     secret = JobSecret.generate()
     with tempfile.TemporaryDirectory() as folder, Arena.create(NUM_SLOTS, slot_bytes=SLOT_BYTES) as target:
         file = Path(folder, "secret")
@@ -197,43 +198,28 @@ def main() -> int:
             alone_s = beats_beside(None, time.perf_counter() - begin)
             bare = threading.Thread(target=perftest, args=(arguments.slots,))
             bare_s = beats_beside(bare, 0.0)
-            print(
-                f"latest beat: {beside_s * 1000:.1f} ms beside READs, {alone_s * 1000:.1f} ms alone, "
-                f"{bare_s * 1000:.1f} ms beside ib_read_bw",
-                flush=True,
-            )
             growth = grow_bytes(reader, here, arguments.reads)
             print(f"growth per tenth of {arguments.reads} READs: {growth} bytes", flush=True)
             pulls.clear()
             process.stdin.close()
-    result = {
-        "ratio": ratio,
-        "speeds_mib": speeds,
-        "latest_beat_beside_s": beside_s,
-        "latest_beat_alone_s": alone_s,
-        "latest_beat_beside_ib_read_bw_s": bare_s,
-        "growth_bytes": growth,
-        "registration_of_16_mib_s": registration_s,
-    }
-    print(json.dumps(result))
-    bars = [
-        ("READs / ib_read_bw", f"{ratio:.3f}", f">= {MIN_RATIO}", ratio >= MIN_RATIO),
-        (
-            "latest beat beside READs, against alone",
-            f"{(beside_s - alone_s) * 1000:+.1f} ms",
-            f"<= {MAX_DELAY_S * 1000:.0f} ms",
-            beside_s - alone_s <= MAX_DELAY_S,
-        ),
-        (
-            f"growth over {arguments.reads} READs",
-            f"{sum(growth) / 1024:.0f} KiB",
-            f"<= {MAX_GROWTH_BYTES >> 10} KiB",
-            sum(growth) <= MAX_GROWTH_BYTES,
-        ),
-    ]
-    for what, figure, bar, holds in bars:
-        print(f"{what:42} {figure:>12}   bar {bar:10} {'holds' if holds else 'MISSED'}")
-    return 0 if all(holds for *_, holds in bars) else 1
+    late_s, grown = beside_s - alone_s, sum(growth)
+    latest = f"{1e3 * beside_s:.1f} ms; {1e3 * bare_s:.1f} ms beside ib_read_bw"
+    shown = f"{statistics.median(mine for mine, _ in speeds):.1f} MiB/s"
+    report.add(
+        [
+            Row("rdma", "READs over ib_read_bw", None, shown, "", ratio, Bar(MIN_RATIO), {"mib_per_s": speeds}),
+            Row(
+                *("rdma", "latest beat beside READs, s more than alone", None, latest, f"{1e3 * alone_s:.1f} ms"),
+                *(late_s, Bar(MAX_DELAY_S, at_most=True)),
+            ),
+            Row(
+                *("rdma", f"growth over {arguments.reads} READs, bytes", None, str(growth), "", float(grown)),
+                Bar(MAX_GROWTH_BYTES, at_most=True),
+            ),
+            Row("rdma", "registration of 16 MiB, s", None, f"{registration_s:.3f} s", "", registration_s),
+        ]
+    )
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -6,29 +6,20 @@
 
 64 chunks, 32 a node at the start. Solvers sleep, so that two nodes of one host do not hinder each other. What a perfect
 split would give is measured, too: on two equal nodes that are as fast together as these two, evenly split, without
-policies. All figures are times of whole iterations by the history of the job, so agents and sums are in both.
-
-    python -m benchmarks.rebalance [--runs N] [--json FILE]
-
-Exit code 1 when a bar is missed.
+policies. All figures are times of whole iterations by the history of the job, so agents and sums are in both. It is a
+part of `benchmarks.policies`.
 """
 
-import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chicle_elastic.cluster.rendezvous.store import StoreServer
+from benchmarks.agents import run_agents
 from chicle_elastic.testing.paced_app import ROWS_PER_CHUNK, SUFFIX
-from chicle_elastic.transports.secret import JobSecret
 
 NUM_CHUNKS = 64
 NUM_ROWS = NUM_CHUNKS * ROWS_PER_CHUNK
@@ -45,22 +36,10 @@ Told = list[dict[str, Any]]
 
 def run(*options: str) -> Told:
     """Run a job on two agents; what a task wrote down."""
-    with tempfile.TemporaryDirectory() as name, StoreServer() as store:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        secret = folder / "job.secret"
-        JobSecret.load_or_create(secret)
-        nodes = []
-        for number in range(2):
-            command = [
-                *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", "2:2", "--name", f"n{number}"),
-                *("--rdzv-endpoint", store.endpoint, "--secret-file", str(secret), "--log-dir", str(folder)),
-                *("-m", "chicle_elastic.testing.paced_app", "--out", str(folder), "--chunks", str(NUM_CHUNKS)),
-                *options,
-            ]
-            nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        outputs = [node.communicate()[0] for node in nodes]
-        if any(node.returncode for node in nodes):
-            sys.exit(f"a measured node failed:\n{outputs}")
+        program = ("-m", "chicle_elastic.testing.paced_app", "--out", name, "--chunks", str(NUM_CHUNKS))
+        run_agents(2, folder, *program, *options)
         told: Told = json.loads(next(folder.glob(f"*{SUFFIX}")).read_text(encoding="utf-8"))
         return told
 
@@ -112,50 +91,3 @@ def measure() -> dict[str, float]:
         "iterations_to_follow": relieved,
         "share_followed": statistics.median(after[20:]),
     }
-
-
-def main() -> int:
-    """Measure, print a table and one line of JSON, compare with the bars."""
-    parser = argparse.ArgumentParser(description="Rebalancing on two real agents of different speeds.")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each kind (default 3)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
-    runs = [measure() for _ in range(arguments.runs)]
-    worst = {
-        "share": min(run["share"] for run in runs),
-        "moves_in_noise": max(run["moves_in_noise"] for run in runs),
-        "share_followed": min(run["share_followed"] for run in runs),
-    }
-    passed = worst["share"] >= MIN_SHARE and not worst["moves_in_noise"] and worst["share_followed"] >= MIN_SHARE
-    rows = [
-        ("2:1, throughput at the start / perfect split", "start_share", ""),
-        (f"2:1, throughput after {WITHIN} iterations / perfect split", "share", f">= {MIN_SHARE}"),
-        ("2:1, boundaries with moves", "moves", ""),
-        ("2:1, chunks of the slow node at the end (perfect: 21.3)", "chunks_of_slow", ""),
-        (f"5 % noise, boundaries with moves in {QUIET} iterations", "moves_in_noise", "0"),
-        ("1.5x slower, throughput at once / perfect split", "share_when_changed", ""),
-        (f"1.5x slower, iterations until {MIN_SHARE:.0%} of a perfect split", "iterations_to_follow", ""),
-        ("1.5x slower, throughput 20 iterations later / perfect split", "share_followed", f">= {MIN_SHARE}"),
-    ]
-    print("| two agents, 64 chunks | " + " | ".join(f"run {number}" for number in range(1, len(runs) + 1)) + " | bar |")
-    print("| --- |" + " --- |" * (len(runs) + 1))
-    for title, key, bar in rows:
-        print(f"| {title} | " + " | ".join(f"{figures[key]:.3g}" for figures in runs) + f" | {bar} |")
-    result = {
-        "runs": runs,
-        "worst": worst,
-        "share_bar": MIN_SHARE,
-        "chunks": NUM_CHUNKS,
-        "cost_us": COST_US,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "passed": passed,
-    }
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 0 if passed else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

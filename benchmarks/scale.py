@@ -11,19 +11,16 @@ largest size: a first plan takes at most 2 s, a join or a loss 0.5 s, and a join
 share has chunks; the exit code is 1 where one is missed.
 """
 
-import argparse
 import functools
 import gc
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import MISSED, Bar
-from benchmarks.machine import machine
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, parser
 from chicle_elastic.cluster.consensus.entries import Entry
 from chicle_elastic.cluster.consensus.followers import Followers
 from chicle_elastic.cluster.consensus.log import Log
@@ -38,7 +35,6 @@ from chicle_elastic.transports.wire import Kind
 from chicle_elastic.values import ChunkInfo, TaskReport
 
 SIZES = ((64, 15_625), (256, 62_500), (1024, 250_000), (4096, 1_000_000))
-LARGEST = SIZES[-1]
 A_TURN = 256
 """Nodes whose reports a leader hears in one turn of its loop, and sends on together."""
 BARS = {
@@ -257,35 +253,23 @@ def _precopied(ordered: list[Effect]) -> list[Event]:
 
 def main() -> int:
     """Measure all sizes and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default=",".join(f"{nodes}x{chunks}" for nodes, chunks in SIZES))
-    parser.add_argument("--json", type=Path, default=None)
-    args = parser.parse_args()
-    jobs: dict[str, ScaledJob] = {}
-    for size in args.sizes.split(","):
+    line = parser(__doc__.splitlines()[0])
+    line.add_argument("--sizes", default=",".join(f"{nodes}x{chunks}" for nodes, chunks in SIZES))
+    arguments = line.parse_args()
+    report = Report(arguments)
+    for size in arguments.sizes.split(",")[: 1 if arguments.quick else None]:
         num_nodes, num_chunks = (int(number) for number in size.split("x"))
-        jobs[size] = ScaledJob(num_nodes, num_chunks)
-        jobs[size].run()
-    print(f"{machine()}; processor time in ms\n")
-    print(f"| step | {' | '.join(jobs)} |")
-    print(f"|---|{'---:|' * len(jobs)}")
-    for step in next(iter(jobs.values())).times_ms:
-        print(f"| {step} | {' | '.join(f'{job.times_ms[step]:.1f}' for job in jobs.values())} |")
-    for name in next(iter(jobs.values())).sizes:
-        print(f"| {name}, bytes | {' | '.join(f'{job.sizes[name]:,}' for job in jobs.values())} |")
-    for name in BARS:
-        print(f"| **{name}** | {' | '.join(f'{job.summary()[name]:.4g}' for job in jobs.values())} |")
-    if args.json:
-        result = {size: {"ms": job.times_ms, "bytes": job.sizes, "judged": job.summary()} for size, job in jobs.items()}
-        args.json.write_text(json.dumps({"machine": machine(), "sizes": result}, indent=2) + "\n", encoding="utf-8")
-    largest = jobs.get(f"{LARGEST[0]}x{LARGEST[1]}")
-    if largest is None:
-        return 0
-    verdicts = {name: bar.verdict(largest.summary()[name]) for name, bar in BARS.items()}
-    print()
-    for name, verdict in verdicts.items():
-        print(f"{name}: {verdict}")
-    return int(MISSED in verdicts.values())
+        job = ScaledJob(num_nodes, num_chunks)
+        job.run()
+        steps = [(step, f"{ms:.1f} ms") for step, ms in job.times_ms.items()]
+        steps += [(name, f"{count:,} bytes") for name, count in job.sizes.items()]
+        report.add(Row("step", f"{size}: {step}", None, shown, "") for step, shown in steps)
+        bars = BARS if (num_nodes, num_chunks) == SIZES[-1] else {}
+        report.add(
+            Row("judged", f"{size}: {name}", None, f"{value:.4g}", "", value, bars.get(name))
+            for name, value in job.summary().items()
+        )
+    return report.finish()
 
 
 if __name__ == "__main__":

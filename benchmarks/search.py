@@ -23,28 +23,21 @@ data of 64 MiB and more.
 
 import argparse
 import itertools
-import json
-import os
 import statistics
-import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sklearn.svm import LinearSVC
+from benchmarks.bars import Bar, Row
+from benchmarks.machine import Watch, processes
+from benchmarks.real import FOLDER, QUICK_ROWS, missing
+from benchmarks.report import Report, parser
+from benchmarks.search_side import CHICLE, FOLDS, HALVING, LINEAR_SVC, OURS, THREADS, measure, prepare
+from benchmarks.worker import Worker
 
-from benchmarks.bars import HEADER, Bar, Row
-from benchmarks.glm_real import QUICK_ROWS, missing
-from benchmarks.machine import memory_mib
-from benchmarks.peers import Peer
-from benchmarks.report import finish
-from benchmarks.search_side import CHICLE, FOLDS, HALVING, LINEAR_SVC, OURS, THREADS
-
-FOLDER = Path(__file__).parents[1] / ".." / "shared" / "data"
 ROWS = {"a9a": 32_561, "fashion": 60_000}
-SAMPLE_S = 0.05
+SAMPLE_S, LIMIT_S = 0.05, 7200.0
 TOL, TIGHT = 1e-3, 1e-6
 """The default of ChicleSVM, and where scores hardly depend on how a fit came there."""
 FASTER = {CHICLE: 1.5, LINEAR_SVC: 3.0}
@@ -55,57 +48,16 @@ LEAST_JUDGED_MIB = 64
 Run: TypeAlias = dict[str, Any]
 
 
-def processes(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += processes(int(child))
-    return found
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time of a process and all below it."""
-    total = 0.0
-    for each in processes(pid):
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
-def pss_mib(pid: int) -> float:
-    """Proportional set size of a process and all below it."""
-    total = 0.0
-    for each in processes(pid):
-        try:
-            total += memory_mib(each)[0]
-        except (OSError, KeyError):  # it has just ended
-            continue
-    return total
-
-
-def measure(spec: dict[str, Any]) -> Run:
-    """One run of one side, with its memory."""
-    command = [sys.executable, "-m", "benchmarks.search_side", json.dumps(spec)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        ready = json.loads(child.stdout.readline())
-        before = most = pss_mib(child.pid)
-        started_s = cpu_s(child.pid)
-        child.stdin.write("\n")
-        child.stdin.flush()
-        with ThreadPoolExecutor(1) as reader:
-            line = reader.submit(child.stdout.readline)
-            while not line.done():
-                most = max(most, pss_mib(child.pid))
-                time.sleep(SAMPLE_S)
-        result = {**json.loads(line.result()), "cpu_s": cpu_s(child.pid) - started_s}
-        child.stdin.write("\n")
-        child.stdin.flush()
-    data_mib = ready["data_bytes"] / 2**20
-    memory = {"before_mib": before, "most_mib": most, "data_mib": data_mib}
-    return {**result, **memory, "copies": (most - before + data_mib) / data_mib}
+def measured(spec: dict[str, Any]) -> Run:
+    """One run of one side in a fresh process, with its memory."""
+    with Worker("as typed", LIMIT_S) as worker:
+        pid, num_bytes = worker.call(prepare, spec)
+        with Watch(partial(processes, pid), SAMPLE_S) as watch:
+            result = worker.call(measure, spec)
+    data_mib = num_bytes / 2**20
+    memory = {"before_mib": watch.first_mib, "most_mib": watch.most_mib, "data_mib": data_mib}
+    copies = (watch.most_mib - watch.first_mib + data_mib) / data_mib
+    return {**result, "cpu_s": watch.cpu_s, **memory, "copies": copies}
 
 
 def compare(name: str, loss: str, tol: float, sides: list[str], arguments: argparse.Namespace) -> list[Row]:
@@ -114,7 +66,7 @@ def compare(name: str, loss: str, tol: float, sides: list[str], arguments: argpa
     spec = {"data": name, "folder": str(arguments.folder), "quick": arguments.quick, "loss": loss, "tol": tol}
     for turn in range(arguments.repeats):
         for side in sides if turn == 0 else [side for side in sides if side != LINEAR_SVC]:
-            runs[side].append(measure({**spec, "side": side}))
+            runs[side].append(measured({**spec, "side": side}))
             last = runs[side][-1]
             print(
                 f"  {name}, {loss}, tol {tol:g}, {side}: {last['wall_s']:.1f} s ({last['cpu_s']:.1f} s of processors), "
@@ -126,16 +78,9 @@ def compare(name: str, loss: str, tol: float, sides: list[str], arguments: argpa
     def row(what: str, key: str, value: float, bar: Bar | None, *, theirs: str = "", side: str = OURS) -> Row:
         found = [[run[key] for run in runs[each]] for each in (side, theirs) if each]
         middles = [f"{statistics.median(values):.4g}" for values in found]
-        return Row(
-            part="search",
-            what=f"{name}, {loss}: {what}",
-            tol=tol,
-            measured=middles[0],
-            against=middles[1] if theirs else "",
-            value=value,
-            bar=bar,
-            details={"runs": {each: runs[each] for each in (side, theirs) if each}},
-        )
+        details = {"runs": {each: runs[each] for each in (side, theirs) if each}}
+        against = middles[1] if theirs else ""
+        return Row("search", f"{name}, {loss}: {what}", tol, middles[0], against, value, bar, details)
 
     def ratio(side: str, key: str) -> float:
         return statistics.median(t[key] / o[key] for t, o in zip(runs[side], runs[OURS], strict=False))
@@ -171,41 +116,27 @@ def _agreement(
 
 def main() -> int:
     """Run it; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small data, nothing is judged")
-    parser.add_argument("--data", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
-    parser.add_argument("--losses", nargs="+", choices=("hinge", "squared_hinge"), default=("squared_hinge", "hinge"))
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
-    parser.add_argument("--slow", action="store_true", help="LinearSVC with the hinge on Fashion-MNIST, too")
-    parser.add_argument("--more", action="store_true", help="halving and GridSearchCV on threads, too")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the real data sets")
-    parser.add_argument("--json", type=Path, help="file for the result")
-    arguments = parser.parse_args()
-    started_s = time.perf_counter()
-    rows: list[Row] = []
+    options = parser(__doc__)
+    options.add_argument("--data", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
+    options.add_argument("--losses", nargs="+", choices=("hinge", "squared_hinge"), default=("squared_hinge", "hinge"))
+    options.add_argument("--repeats", type=int, default=3, help="turns of each side")
+    options.add_argument("--slow", action="store_true", help="LinearSVC with the hinge on Fashion-MNIST, too")
+    options.add_argument("--more", action="store_true", help="halving and GridSearchCV on threads, too")
+    options.add_argument("--folder", type=Path, default=FOLDER, help="folder of the real data sets")
+    arguments = options.parse_args()
     for name in arguments.data:
         if missing(name, arguments.folder):
-            parser.error(f"there is no {missing(name, arguments.folder)[0]}; pass --folder, or other --data")
-    print(f"{FOLDS} folds x 8 values of C\n{HEADER}")
+            options.error(f"there is no {missing(name, arguments.folder)[0]}; pass --folder, or other --data")
+    report = Report(arguments, packages=["scikit-learn"], repeats=arguments.repeats)
+    print(f"{FOLDS} folds x 8 values of C")
     for name, loss, tol in itertools.product(arguments.data, arguments.losses, (TOL, TIGHT)):
         sides = [OURS, CHICLE]
         if tol == TOL and (arguments.slow or arguments.quick or (name, loss) != ("fashion", "hinge")):
             sides.append(LINEAR_SVC)
         if tol == TOL and arguments.more:
             sides += [HALVING, THREADS]
-        for row in compare(name, loss, tol, sides, arguments):
-            rows.append(row)
-            print(row.as_markdown(judged=not arguments.quick), flush=True)
-    peers = [Peer("GridSearchCV and LinearSVC", "scikit-learn", make=lambda problem, iterations: LinearSVC())]
-    return finish(
-        rows,
-        peers=peers,
-        notes=[],
-        quick=arguments.quick,
-        repeats=arguments.repeats,
-        started_s=started_s,
-        path=arguments.json,
-    )
+        report.add(compare(name, loss, tol, sides, arguments))
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,6 @@
-"""One side of the benchmark of searches, in a process of its own: loads, warms up, waits for a line, searches.
+"""One side of the benchmark of searches, in a process of its own: it loads and warms up, then it searches."""
 
-    python -m benchmarks.search_side SPEC        SPEC: {"data", "folder", "quick", "loss", "tol", "side"} as JSON
-
-It prints a line of JSON when it is ready and one with the result.
-"""
-
-import json
-import sys
+import os
 import time
 import warnings
 from pathlib import Path
@@ -17,9 +11,10 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import LinearSVC
 
 from benchmarks.datasets import DataSet
-from benchmarks.glm_real import load_real
+from benchmarks.real import load_real
 from estimators import ChicleSearchCV, ChicleSVM
 
+LOADED: dict[str, DataSet] = {}
 CS = np.logspace(-3, 1, 8)
 FOLDS = 5
 JOBS = 2
@@ -50,19 +45,20 @@ def run(side: str, loss: str, tol: float, Cs: Any, data: DataSet) -> Any:
         return found.fit(data.X, data.y)
 
 
-def main() -> None:
-    """See the module."""
-    spec = json.loads(sys.argv[1])
-    tol = float(spec["tol"])
+def prepare(spec: dict[str, Any]) -> tuple[int, int]:
+    """Load the data and search a part of it, so that all is compiled and started; process id, bytes of the data."""
     warnings.simplefilter("ignore")
-    data = load_real(spec["data"], Path(spec["folder"]), quick=spec["quick"])
+    data = LOADED["data"] = load_real(spec["data"], Path(spec["folder"]), quick=spec["quick"])
     rows = slice(0, WARM_ROWS[spec["data"]])
-    run(spec["side"], spec["loss"], tol, CS[-2:], DataSet("warm", "warm", data.X[rows], data.y[rows]))
-    print(json.dumps({"data_bytes": sum(part.nbytes for part in data.parts())}), flush=True)
-    sys.stdin.readline()
+    run(spec["side"], spec["loss"], spec["tol"], CS[-2:], DataSet("warm", "warm", data.X[rows], data.y[rows]))
+    return os.getpid(), sum(part.nbytes for part in data.parts())
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Search, in a process that is ready."""
     wall_s = time.perf_counter()
-    found = run(spec["side"], spec["loss"], tol, CS, data)
-    result = {
+    found = run(spec["side"], spec["loss"], spec["tol"], CS, LOADED["data"])
+    return {
         "wall_s": time.perf_counter() - wall_s,
         "refit_s": found.refit_time_,
         "best_C": float(found.best_params_["C"]),
@@ -71,9 +67,3 @@ def main() -> None:
         "scores": found.cv_results_["mean_test_score"].tolist(),
         "fit_s": found.cv_results_["mean_fit_time"].tolist(),
     }
-    print(json.dumps(result), flush=True)
-    sys.stdin.readline()  # so that its processor time can still be read
-
-
-if __name__ == "__main__":
-    main()

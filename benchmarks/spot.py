@@ -18,7 +18,6 @@ The job is CoCoA with a fixed number of iterations, so it ends by itself, in the
 Exit code 1 when a bar is missed.
 """
 
-import argparse
 import itertools
 import json
 import tempfile
@@ -32,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import spot_trace
-from benchmarks.bars import HEADER, Bar, Row
-from benchmarks.report import finish
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, parser
 from benchmarks.spot_nodes import Machine, problem, train
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.resources.schedule import Schedule
@@ -283,14 +282,12 @@ def rounds_of(result: Replay, names: Sequence[str]) -> int:
 
 def main() -> int:
     """Replay, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", type=Path, help="a file of public traces; by default one is generated")
-    parser.add_argument("--window", default=f"0:{NUM_TICKS}", help="its ticks (default %(default)s)")
-    parser.add_argument("--work", type=float, default=SHARE_OF_WORK, help="iterations over those that fit")
-    parser.add_argument("--quick", action="store_true", help="a third of the ticks; judges nothing")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    options = parser.parse_args()
-    started_s = time.perf_counter()
+    arguments = parser(__doc__)
+    arguments.add_argument("--trace", type=Path, help="a file of public traces; by default one is generated")
+    arguments.add_argument("--window", default=f"0:{NUM_TICKS}", help="its ticks (default %(default)s)")
+    arguments.add_argument("--work", type=float, default=SHARE_OF_WORK, help="iterations over those that fit")
+    options = arguments.parse_args()
+    found = Report(options)
     num_ticks = NUM_TICKS // 3 if options.quick else NUM_TICKS
     first, last = map(int, options.window.split(":"))
     counts = (
@@ -310,11 +307,9 @@ def main() -> int:
         folder = Path(name)
         result = replay(schedule_of(scaled, TICK_S), folder, num_iterations, TICK_S * len(scaled))
         rows = report(result, reference, counts, num_iterations, folder)
-    print(HEADER)
-    for row in rows:
-        print(row.as_markdown(judged=not options.quick))
-    notes = ["generated" if options.trace is None else f"{options.trace.name}, ticks {options.window}"]
-    return finish(rows, peers=[], notes=notes, quick=options.quick, repeats=1, started_s=started_s, path=options.json)
+    found.add(rows)
+    found.notes.append("generated" if options.trace is None else f"{options.trace.name}, ticks {options.window}")
+    return found.finish()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,14 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from benchmarks.paced import PacedCocoa
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Update, Verdict
-from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 NUM_ROWS, NUM_FEATURES = 20_000, 28
 POLL_S = 0.002
@@ -51,37 +48,6 @@ PROCESSES.set_forkserver_preload(
         "chicle_elastic.solvers.linear.solver",
     ]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PacedCocoa(LinearTrainer):
-    """CoCoA whose iterations take a while, because all nodes share the processors, and that goes on to the last one.
-
-    Attributes:
-        iteration_s: Shortest time of an iteration; the solver sleeps.
-    """
-
-    iteration_s: float = 0.0
-
-    def solver(self, ctx: Context) -> Solver:
-        """The solver of CoCoA, slowed down."""
-        solver = LinearTrainer.solver(self, ctx)
-        solve = solver.solve
-
-        def slow_solve(model: Array, budget: Budget) -> Update:
-            end_s = time.perf_counter() + self.iteration_s
-            update = solve(model, budget)
-            while time.perf_counter() < end_s and not budget.is_spent():
-                time.sleep(POLL_S)
-            return update
-
-        solver.solve = slow_solve  # type: ignore[method-assign]
-        return solver
-
-    def verdict(self, model: Array, report: Report) -> Verdict:
-        """CoCoA's, but a small gap is no reason to stop."""
-        verdict = LinearTrainer.verdict(self, model, report)
-        return Verdict(action=Action.GO_ON) if verdict.action is Action.STOP else verdict
 
 
 def problem(max_tasks: int) -> tuple[PacedCocoa, ArraySource]:

@@ -13,16 +13,17 @@ our bar easier: measure without them (an environment made by `make demo` has nei
 Exit code 1 when a bar is missed.
 """
 
-import argparse
 import importlib.util
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, parser
 
 MAX_IMPORT_RATIO = 1.3
 MAX_FIRST_FIT_S = 3.0
@@ -101,10 +102,10 @@ def measure_imports(rounds: int) -> tuple[list[float], list[float]]:
     return peer[1:], ours[1:]
 
 
-def measure_first_fits(fits: int) -> dict[str, float]:
+def first_fits(fits: int, cases: list[tuple[str, str]]) -> Iterator[Row]:
     """Seconds of the first fit beyond the second one per case, the median of so many processes."""
-    seconds, is_cached = {}, False
-    for name, rows in CASES:
+    is_cached = False
+    for name, rows in cases:
         expression = ESTIMATORS.get(name, "ChicleCNNClassifier(max_epochs=1, kernels='fused')")
         if rows == "images" and importlib.util.find_spec("torch") is None:
             continue
@@ -114,51 +115,28 @@ def measure_first_fits(fits: int) -> dict[str, float]:
                 code = FIRST_FIT.format(name=name, rows=rows, expression=expression)
                 found.append(run_python(code, CHICLE_CACHE_DIR=cache))
                 is_cached |= any(Path(cache).rglob("*.nbi"))
-        case, seconds_s = f"{name}, {rows}", statistics.median(found)
-        seconds[case] = seconds_s
-        print(f"| first fit beyond the second, {case} | {seconds_s:.2f} s | {MAX_FIRST_FIT_S:.2f} s |", flush=True)
+        seconds, bar = statistics.median(found), Bar(MAX_FIRST_FIT_S, at_most=True)
+        what = f"first fit beyond the second, s: {name}, {rows}"
+        yield Row("first fit", what, None, f"{seconds:.2f} s", "", seconds, bar)
     if not is_cached:
         sys.exit("nothing was cached: the fits had no cold kernel cache of their own")
-    return seconds
 
 
 def main() -> int:
     """Measure, print a table and one line of JSON, compare with the bars."""
-    parser = argparse.ArgumentParser(description="Import time and first fit, against their bars.")
-    parser.add_argument("--rounds", type=int, default=15, help="pairs of imports (default 15)")
-    parser.add_argument("--fits", type=int, default=1, help="first fits of each case (default 1)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
-
+    line = parser("Import time and first fit, against their bars.")
+    line.add_argument("--rounds", type=int, default=15, help="pairs of imports (default 15)")
+    line.add_argument("--fits", type=int, default=1, help="first fits of each case (default 1)")
+    arguments = line.parse_args()
+    report = Report(arguments, packages=["scikit-learn", "pandas"], repeats=arguments.rounds)
     peer, ours = measure_imports(arguments.rounds)
-    ratio = statistics.median(ours) / statistics.median(peer)
-    print("| what | median | bar |")
-    print("| --- | --- | --- |")
-    print(f"| {PEER} | {statistics.median(peer):.3f} s | |")
-    print(f"| {OURS} | {statistics.median(ours):.3f} s | |")
-    print(f"| ratio of the medians | {ratio:.2f} | {MAX_IMPORT_RATIO:.2f} |")
-    first_fits_s = measure_first_fits(arguments.fits)
-    has_pandas = importlib.util.find_spec("pandas") is not None
-    result = {
-        "import_peer_s": statistics.median(peer),
-        "import_ours_s": statistics.median(ours),
-        "import_ratio": ratio,
-        "import_ratio_bar": MAX_IMPORT_RATIO,
-        "first_fits_s": first_fits_s,
-        "first_fit_bar_s": MAX_FIRST_FIT_S,
-        "pandas_is_installed": has_pandas,
-        "rounds": arguments.rounds,
-        "fits": arguments.fits,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "passed": ratio <= MAX_IMPORT_RATIO and max(first_fits_s.values()) <= MAX_FIRST_FIT_S,
-    }
-    if has_pandas:
-        print("\npandas is installed, and slows the peer's import down: the ratio flatters us here.")
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 0 if result["passed"] else 1
+    ours_s, peer_s = statistics.median(ours), statistics.median(peer)
+    what, shown = f"{OURS}, over {PEER}", (f"{ours_s:.3f} s", f"{peer_s:.3f} s")
+    report.add([Row("import", what, None, *shown, ours_s / peer_s, Bar(MAX_IMPORT_RATIO, at_most=True))])
+    report.add(first_fits(arguments.fits, CASES[::16] if arguments.quick else CASES))
+    if importlib.util.find_spec("pandas") is not None:
+        report.notes.append("pandas is installed, and slows the peer's import down: the ratio flatters us here.")
+    return report.finish()
 
 
 if __name__ == "__main__":

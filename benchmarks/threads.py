@@ -10,39 +10,36 @@ wait for a processor, over all of its processes.
 Exit code 1 when a gate is missed.
 """
 
-import argparse
-import json
 import math
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.datasets import load_breast_cancer, load_digits, make_classification
-from sklearn.preprocessing import OneHotEncoder, scale
+from sklearn.datasets import make_classification
+from sklearn.preprocessing import OneHotEncoder
 
-from benchmarks.bars import HEADER, Bar, Row
-from benchmarks.machine import machine
-from benchmarks.report import finish
-from chicle_elastic.settings import THREAD_LIMITS
+from benchmarks.bars import Bar, Row
+from benchmarks.machine import processes
+from benchmarks.real import FOLDER, load_real
+from benchmarks.report import Report, parser
+from benchmarks.worker import Worker, busy_processes
 
 PARTS = ("bound", "busy", "search")
 SPARE = 0.1
 """Of a processor beside the threads of a fit, for what is not a fit."""
 PAIRS, BUSY_PAIRS = 21, 7
 SAME, BUSY, RUNNABLE = Bar(1.05, at_most=True), Bar(1.3, at_most=True), Bar(2.2, at_most=True)
-LEAST_S = 0.2
-"""A measurement repeats short fits until they take this long."""
+LIMIT_S, LEAST_S = 600.0, 0.2
+"""A measurement may take LIMIT_S, and repeats short fits until they take LEAST_S."""
 GRID = {"C": [0.01, 0.1, 1.0, 10.0, 100.0]}
 
 
@@ -57,14 +54,12 @@ def categories(*, is_sparse: bool) -> tuple[Any, Any]:
     return (matrix if is_sparse else matrix.toarray()), y
 
 
+@cache
 def data_of(name: str) -> tuple[Any, Any]:
-    """Rows and labels by name."""
-    if name == "breast_cancer":
-        X, y = load_breast_cancer(return_X_y=True)
-        return scale(X), y
-    if name == "digits":
-        X, y = load_digits(return_X_y=True)
-        return X / 16, y
+    """Rows and labels by name, made once per process."""
+    if name in ("cancer", "digits"):
+        data = load_real(name, FOLDER, quick=False)
+        return data.X, data.y
     if name == "large":
         return make_classification(200_000, 28, n_informative=10, flip_y=0.1, random_state=0)
     return categories(is_sparse=name.endswith("csr"))
@@ -87,7 +82,7 @@ def estimator_of(name: str, n_threads: int | None) -> Any:
 
 
 CELLS = [
-    ("breast_cancer", "hinge"),
+    ("cancer", "hinge"),
     ("digits", "hinge"),
     ("digits", "logistic"),
     ("categories", "hinge"),
@@ -102,74 +97,26 @@ CELLS = [
 WITH_N_THREADS = ("hinge", "squared hinge", "logistic")
 
 
-class Side:
-    """A process that fits when it is told to.
-
-    Args:
-        spec: What it fits: data, estimator, n_threads.
-        variables: Added to an environment without thread variables.
-    """
-
-    def __init__(self, spec: tuple[str, str, int | None], variables: dict[str, str]) -> None:
-        bare = {name: value for name, value in os.environ.items() if name not in THREAD_LIMITS}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.threads", "--side", json.dumps(spec)],
-            env={**bare, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.fit()  # the first one compiles
-
-    def fit(self) -> tuple[float, float]:
-        """Seconds on the wall and of the processor, of one fit."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        wall_s, cpu_s = json.loads(self._process.stdout.readline())
-        return wall_s, cpu_s
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-
-def serve(spec: str) -> None:
-    """Be a side: fit once per line, until standard input ends."""
+def fit(data: str, name: str, n_threads: int | None) -> tuple[float, float]:
+    """Seconds on the wall and of the processor, of one fit; short ones are repeated."""
     warnings.simplefilter("ignore")
-    data, name, n_threads = json.loads(spec)
     X, y = data_of(data)
-    for _ in sys.stdin:
-        wall_s, cpu_s, count = time.perf_counter(), time.process_time(), 0
-        while count == 0 or time.perf_counter() - wall_s < LEAST_S:
-            estimator_of(name, n_threads).fit(X, y)
-            count += 1
-        print(json.dumps([(time.perf_counter() - wall_s) / count, (time.process_time() - cpu_s) / count]), flush=True)
-
-
-@contextmanager
-def busy_processes(number: int) -> Iterator[None]:
-    """Processes that only count, meanwhile."""
-    found = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for process in found:
-            process.kill()
-            process.wait()
+    wall_s, cpu_s, count = time.perf_counter(), time.process_time(), 0
+    while count == 0 or time.perf_counter() - wall_s < LEAST_S:
+        estimator_of(name, n_threads).fit(X, y)
+        count += 1
+    return (time.perf_counter() - wall_s) / count, (time.process_time() - cpu_s) / count
 
 
 def pairs_of(spec: tuple[str, str, int | None], number: int) -> tuple[list[tuple[float, float]], list[float]]:
     """Seconds of the fits as typed (wall, processor), and the ratios of their time to that of one thread."""
-    with ExitStack() as stack:
-        typed, single = Side(spec, {}), Side(spec, dict.fromkeys(THREAD_LIMITS, "1"))
-        stack.callback(typed.close)
-        stack.callback(single.close)
+    with Worker("as typed", LIMIT_S) as typed, Worker("one thread", LIMIT_S) as single:
+        for worker in (typed, single):
+            worker.call(fit, *spec)  # the first one compiles
         found, ratios = [], []
         for _ in range(number):
-            found.append(typed.fit())
-            ratios.append(found[-1][0] / single.fit()[0])
+            found.append(typed.call(fit, *spec))
+            ratios.append(found[-1][0] / single.call(fit, *spec)[0])
     return found, ratios
 
 
@@ -207,22 +154,16 @@ def busy_rows(number: int) -> Iterator[Row]:
 
 def runnable_threads(stop: threading.Event, counts: list[int]) -> None:
     """Count the threads that run or wait for a processor, of this process and all below it, but for this one."""
-    own, me = os.getpid(), threading.get_native_id()
+    me = str(threading.get_native_id())
     while not stop.wait(0.005):
-        parents: dict[int, int] = {}
-        states: dict[int, int] = {}
-        for entry in Path("/proc").glob("[0-9]*"):
+        running = 0
+        for pid in processes(os.getpid()):
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                tasks = [task for task in (entry / "task").iterdir() if int(task.name) != me]
-                runs = [(task / "stat").read_text().rpartition(")")[2].split()[0] == "R" for task in tasks]
-                states[int(entry.name)] = sum(runs)
+                tasks = [task for task in Path(f"/proc/{pid}/task").iterdir() if task.name != me]
+                running += sum((task / "stat").read_text().rpartition(")")[2].split()[0] == "R" for task in tasks)
             except OSError:
                 continue  # ended meanwhile
-        family = {own}
-        while grown := {pid for pid, parent in parents.items() if parent in family} - family:
-            family |= grown
-        counts.append(sum(states.get(pid, 0) for pid in family))
+        counts.append(running)
 
 
 def search_rows() -> Iterator[Row]:
@@ -264,44 +205,21 @@ largest tried, gained nothing with any loss, because products of blocks that sta
 
 def main() -> int:
     """Measure, print the rows as they come, a summary and one line of JSON."""
-    parser = argparse.ArgumentParser(description="What threads cost a user who sets no variable.")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=PARTS, help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"pairs of each cell (default {PAIRS})")
-    parser.add_argument("--quick", action="store_true", help="three pairs, nothing is judged")
-    parser.add_argument("--page", type=Path, help="Markdown page to be rewritten")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    parser.add_argument("--side", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.side:
-        serve(arguments.side)
-        return 0
-    started_s = time.perf_counter()
+    options = parser("What threads cost a user who sets no variable.", page=True)
+    options.add_argument("--only", type=lambda text: text.split(","), default=PARTS, help=f"of {', '.join(PARTS)}")
+    options.add_argument("--pairs", type=int, default=PAIRS, help=f"pairs of each cell (default {PAIRS}; 3 when quick)")
+    arguments = options.parse_args()
     pairs = 3 if arguments.quick else arguments.pairs
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "bound": lambda: bound_rows(pairs),
         "busy": lambda: busy_rows(min(pairs, BUSY_PAIRS)),
         "search": search_rows,
     }
-    print(f"{machine()}\n\n{HEADER}", flush=True)
-    rows = []
+    report = Report(arguments, repeats=pairs)
     for part in arguments.only:
-        for row in parts[part]():
-            print(row.as_markdown(judged=not arguments.quick), flush=True)
-            rows.append(row)
-    if arguments.page:
-        table = "\n".join([HEADER, *(row.as_markdown(judged=not arguments.quick) for row in rows)])
-        today, python = time.strftime("%Y-%m-%d"), platform.python_version()
-        page = PAGE.format(date=today, machine=machine(), python=python, table=table)
-        arguments.page.write_text(page, encoding="utf-8")
-    return finish(
-        rows,
-        peers=[],
-        notes=[],
-        quick=arguments.quick,
-        repeats=pairs,
-        started_s=started_s,
-        path=arguments.json,
-    )
+        report.add(parts[part]())
+    report.write_page(PAGE)
+    return report.finish()
 
 
 if __name__ == "__main__":

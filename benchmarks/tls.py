@@ -13,7 +13,6 @@ Needs the program openssl. There is no bar: TLS is a choice.
 import argparse
 import json
 import os
-import platform
 import selectors
 import ssl
 import statistics
@@ -26,6 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bars import Row
+from benchmarks.report import Report, parser
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.testing.certificates import Authority
 from chicle_elastic.transports import wire
@@ -167,43 +168,31 @@ def run_chunks(address: str, secret: JobSecret, tls: TlsIdentity | None) -> None
 
 def main() -> int:
     """Measure, and print a table and one line of JSON."""
-    parser = argparse.ArgumentParser(description="Links and chunks with and without TLS.")
-    parser.add_argument("--rounds", type=int, default=15, help="runs of each (default 15)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    parser.add_argument("--serve", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    line = parser("Links and chunks with and without TLS.")
+    line.add_argument("--rounds", type=int, help="runs of each (default 15; 2 when quick)")
+    line.add_argument("--serve", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
+    arguments = line.parse_args()
     if arguments.serve:
         serve(arguments.serve)
         return 0
-    figures = measure(arguments.rounds)
+    rounds = arguments.rounds or (2 if arguments.quick else 15)
+    report = Report(arguments, repeats=rounds)
+    report.notes.append(ssl.OPENSSL_VERSION)
     scales = {
-        "dial": ("ms", lambda s: s * 1e3 / NUM_DIALS),
-        "round trip": ("us", lambda s: s * 1e6 / NUM_TRIPS),
-        "messages": ("ms/MiB", lambda s: s * 1e3 / NUM_MESSAGES),
-        "chunks": ("ms/MiB", lambda s: s * 1e3 / NUM_CHUNKS),
+        "dial": ("ms", 1e3 / NUM_DIALS),
+        "round trip": ("us", 1e6 / NUM_TRIPS),
+        "messages": ("ms/MiB", 1e3 / NUM_MESSAGES),
+        "chunks": ("ms/MiB", 1e3 / NUM_CHUNKS),
     }
-    result: dict[str, Any] = {
-        "rounds": arguments.rounds,
-        "openssl": ssl.OPENSSL_VERSION,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "load": os.getloadavg()[0],
-    }
-    print("| what | without TLS | with TLS | with / without | CPU without | CPU with | with / without |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for what, ways in figures.items():
+    for what, ways in measure(rounds).items():
         unit, scale = scales[what]
-        cells = []
-        for which in range(2):  # wall-clock, CPU
-            plain, tls = ([scale(run[which]) for run in ways[way]] for way in WAYS)
+        for which, clock in enumerate(("", ", CPU")):
+            plain, tls = ([scale * run[which] for run in ways[way]] for way in WAYS)
             ratio = statistics.median(b / a for a, b in zip(plain, tls, strict=True))
-            cells += [f"{statistics.median(plain):.3g}", f"{statistics.median(tls):.3g}", f"{ratio:.2f}"]
-        result[what] = {"unit": unit, "figures": cells}
-        print(f"| {what}, {unit} | {' | '.join(cells)} |")
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2))
-    return 0
+            ours, peer = (f"{statistics.median(values):.3g} {unit}" for values in (tls, plain))
+            details = {"unit": unit, "plain": plain, "tls": tls}
+            report.add([Row("tls", f"{what}{clock}: with TLS over without", None, ours, peer, ratio, None, details)])
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ Exit code 1 when the bar is missed.
 
 import argparse
 import json
-import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -26,6 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, parser
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.chunks.views import Chunk, StateSpec
@@ -157,54 +157,33 @@ def measure(rounds: int, num_chunks: int) -> tuple[dict[str, list[float]], int]:
 
 def main() -> int:
     """Measure, print a table and one line of JSON, compare with the bar."""
-    parser = argparse.ArgumentParser(description="Chunks over TCP with CRC, against a plain socket copy.")
-    parser.add_argument("--rounds", type=int, default=15, help="runs of each (default 15)")
-    parser.add_argument("--chunks", type=int, default=256, help="chunks of 1 MiB per run (default 256)")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    parser.add_argument("--serve", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    line = parser("Chunks over TCP with CRC, against a plain socket copy.")
+    line.add_argument("--rounds", type=int, help="runs of each (default 15; 2 when quick)")
+    line.add_argument("--chunks", type=int, default=256, help="chunks of 1 MiB per run (default 256)")
+    line.add_argument("--serve", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
+    arguments = line.parse_args()
     if arguments.serve:
         serve(arguments.chunks, arguments.serve / "secret")
         return 0
-
-    seconds, num_bytes = measure(arguments.rounds, arguments.chunks)
+    rounds = arguments.rounds or (2 if arguments.quick else 15)
+    report = Report(arguments, repeats=rounds)
+    seconds, num_bytes = measure(rounds, arguments.chunks)
     rates = {name: [num_bytes / run / 1e9 for run in runs] for name, runs in seconds.items()}
-    ratios = {
-        name: statistics.median(ours / plain for ours, plain in zip(runs, rates["plain"], strict=True))
-        for name, runs in rates.items()
-    }
-    result = {
-        **{f"{name}_gb_per_s": statistics.median(runs) for name, runs in rates.items()},
-        "tcp_ratio": ratios["tcp"],
-        "tcp_two_ratio": ratios["tcp_two"],
-        "tcp_ratio_bar": MIN_RATIO,
-        "crc32": fastest_crc32()[1],
-        "chunk_bytes": num_bytes // arguments.chunks,
-        "chunks": arguments.chunks,
-        "rounds": arguments.rounds,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "load": os.getloadavg()[0],
-        "passed": ratios["tcp"] >= MIN_RATIO,
-    }
     texts = {
-        "plain": "plain socket copy, no check",
         "tcp": "tcp, one connection, CRC verified",
         "tcp_two": "tcp, two connections, CRC verified",
         "shm": "shm, CRC verified",
         "crc": f"CRC alone, from memory ({fastest_crc32()[1]})",
     }
-    print("| what | median GB/s | slowest | of plain | bar |")
-    print("| --- | --- | --- | --- | --- |")
     for name, text in texts.items():
-        bar = f"{MIN_RATIO:.2f}" if name == "tcp" else ""
-        print(
-            f"| {text} | {statistics.median(rates[name]):.2f} | {min(rates[name]):.2f} | {ratios[name]:.2f} | {bar} |"
+        ratio = statistics.median(mine / plain for mine, plain in zip(rates[name], rates["plain"], strict=True))
+        bar = Bar(MIN_RATIO) if name == "tcp" else None
+        ours, peer = (
+            f"{statistics.median(runs):.2f} GB/s, slowest {min(runs):.2f}" for runs in (rates[name], rates["plain"])
         )
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 0 if result["passed"] else 1
+        what = f"{text}, over a plain socket copy without a check"
+        report.add([Row("transports", what, None, ours, peer, ratio, bar, {"gb_per_s": rates[name]})])
+    return report.finish()
 
 
 if __name__ == "__main__":

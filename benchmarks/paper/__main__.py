@@ -15,23 +15,21 @@ CoCoA makes one pass over the data per iteration, and is certified after each. A
 not made again, so an evaluation that was interrupted goes on where it was. Exit code 1 when a bar is missed.
 """
 
-import argparse
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.bars import HEADER, Row
-from benchmarks.paper import balance, fig1, fig1_images, fig4, fig5, fig8, fig9, ordered
+from benchmarks.bars import Row
+from benchmarks.paper import balance, fig1, fig4, fig5, fig8, fig9, ordered
 from benchmarks.paper.pictures import draw
 from benchmarks.paper.runs import Settings
-from benchmarks.report import finish
+from benchmarks.real import FOLDER
+from benchmarks.report import Report, names_of, parser
 
-REAL = Path(__file__).parents[3] / "shared" / "data"
 Rows = Callable[[Settings, list[str]], list[Row]]
 FIGURES: dict[str, Rows] = {
     "fig1": fig1.rows,
-    "fig1_images": fig1_images.rows,
+    "fig1_images": fig1.image_rows,
     "fig4": fig4.rows,
     "fig5": fig5.rows,
     "fig8": fig8.rows,
@@ -43,45 +41,28 @@ FIGURES: dict[str, Rows] = {
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small data and one seed: judges nothing")
-    parser.add_argument("--only", default=",".join(FIGURES), help=f"of {', '.join(FIGURES)}")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each setting (default %(default)s)")
-    parser.add_argument("--real", type=Path, default=REAL, help="folder with real data (a9a/a9a.gz)")
-    parser.add_argument("--out", type=Path, default=Path("evaluation"), help="folder for pictures and cached runs")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    if unknown := [name for name in names if name not in FIGURES]:
-        parser.error(f"--only: {unknown[0]!r} is none of {', '.join(FIGURES)}")
+    options = parser(__doc__)
+    options.add_argument("--only", default=",".join(FIGURES), help=f"of {', '.join(FIGURES)}")
+    options.add_argument("--seeds", type=int, default=5, help="runs of each setting (default %(default)s)")
+    options.add_argument("--real", type=Path, default=FOLDER, help="folder with real data (a9a/a9a.gz)")
+    options.add_argument("--out", type=Path, default=Path("evaluation"), help="folder for pictures and cached runs")
+    arguments = options.parse_args()
+    names = names_of(arguments.only, FIGURES, "--only")
     if arguments.seeds < 1:
-        parser.error(f"--seeds: {arguments.seeds} must be >= 1")
+        options.error(f"--seeds: {arguments.seeds} must be >= 1")
     settings = Settings(
         seeds=tuple(range(1 if arguments.quick else arguments.seeds)),
         is_quick=arguments.quick,
         real=arguments.real,
         cache=arguments.out / "cache",
     )
-    started_s, notes, rows = time.perf_counter(), list[str](), list[Row]()
-    print(HEADER)
+    report = Report(arguments, repeats=len(settings.seeds))
     for name in names:
-        found = FIGURES[name](settings, notes)
-        rows += found
-        for row in found:
-            print(row.as_markdown(judged=not arguments.quick), flush=True)
+        found = FIGURES[name](settings, report.notes)
+        report.add(found)
         if picture := draw(name, found, arguments.out):
-            notes.append(f"picture: {picture}")
-    for note in dict.fromkeys(notes):
-        print(note)
-    return finish(
-        rows,
-        peers=[],
-        notes=notes,
-        quick=arguments.quick,
-        repeats=len(settings.seeds),
-        started_s=started_s,
-        path=arguments.json,
-    )
+            report.notes.append(f"picture: {picture}")
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from benchmarks.paper.lanes import starts, tables_of
 from benchmarks.paper.runs import Settings, cached
 from benchmarks.paper.throttled import ThrottledLocalSGD
 from benchmarks.policy_jobs import ThrottledCocoa
-from benchmarks.svm_data import higgs_shaped
+from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
@@ -62,21 +62,12 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
             ideal = ideal_units(costs)
             units = {side: median(units_of(table)[first:last]) for side, table in tables.items()}
             walls = {side: median(wall_units(table)[first:last]) for side, table in tables.items()}
-            found.append(
-                Row(
-                    part="balance",
-                    what=f"{algorithm} on four agents, {title}: units of the slowest task",
-                    tol=None,
-                    measured=f"{units['Rebalance']:.3f} (with its boundary {walls['Rebalance']:.3f})",
-                    against=f"ideal: {ideal:.3f}; no policy: {units['no policy']:.3f} ({walls['no policy']:.3f})",
-                    value=units["Rebalance"] / ideal,
-                    bar=Bar(gate=WITHIN, at_most=True),
-                    details={
-                        "algorithm": algorithm,
-                        "records": {side: [to_json(record) for record in table] for side, table in tables.items()},
-                    },
-                )
-            )
+            what = f"{algorithm} on four agents, {title}: units of the slowest task"
+            shown = f"{units['Rebalance']:.3f} (with its boundary {walls['Rebalance']:.3f})"
+            against = f"ideal: {ideal:.3f}; no policy: {units['no policy']:.3f} ({walls['no policy']:.3f})"
+            records = {side: [to_json(record) for record in table] for side, table in tables.items()}
+            details, bar = {"algorithm": algorithm, "records": records}, Bar(gate=WITHIN, at_most=True)
+            found.append(Row("balance", what, None, shown, against, units["Rebalance"] / ideal, bar, details))
     return found
 
 

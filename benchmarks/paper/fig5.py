@@ -1,15 +1,14 @@
 """Figures 5 and 10 of the paper: 8 slow and 8 fast nodes; uni-tasks begin with an even split, and `Rebalance` works."""
 
-import math
 from itertools import accumulate
 from statistics import fmean, median
 
 from benchmarks.bars import Bar, Row
+from benchmarks.paper.micro import TASKS, uni_row
 from benchmarks.paper.projection import micro_units_of_mixed_nodes, time_to, uni_units_of_mixed_nodes
 from benchmarks.paper.runs import Settings, gaps, mixed_gaps, problems
 from chicle_elastic.policies.rebalance import Rebalance
 
-TASKS = (16, 24, 32, 64)
 SLOWDOWN = 1.5
 EACH, UNITS = 1.0, 1.03
 
@@ -24,18 +23,10 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
             mixed_gaps(settings, problem, slowdown=SLOWDOWN, policies=policies, seed=seed) for seed in settings.seeds
         ]
         settled = fmean(median(units[8:]) for _, units in runs)
-        found.append(
-            Row(
-                part="fig5",
-                what=f"{problem.data.title}: units of an iteration after the eighth",
-                tol=None,
-                measured=f"{settled:.4f}",
-                against=f"{ideal:.4g}, ideal",
-                value=settled / ideal,
-                bar=Bar(gate=UNITS, at_most=True),
-                details={"units": [units for _, units in runs]},
-            )
-        )
+        what, bar = f"{problem.data.title}: units of an iteration after the eighth", Bar(gate=UNITS, at_most=True)
+        details = {"units": [units for _, units in runs]}
+        shown = (f"{settled:.4f}", f"{ideal:.4g}, ideal")
+        found.append(Row("fig5", what, None, *shown, settled / ideal, bar, details))
         for gap in problem.gaps:
             uni = fmean(time_to(gap, run, list(accumulate(units))) for run, units in runs)
             micro = {}
@@ -43,18 +34,6 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
                 unit = micro_units_of_mixed_nodes(count, SLOWDOWN)
                 runs_of = [gaps(settings, problem, num_tasks=count, seed=seed) for seed in settings.seeds]
                 micro[count] = fmean(time_to(gap, run, [unit * n for n in range(1, len(run) + 1)]) for run in runs_of)
-            best = min(micro, key=lambda count: micro[count])
-            others = ", ".join(f"{count}: {value:.4g}" for count, value in micro.items())
-            found.append(
-                Row(
-                    part="fig5",
-                    what=f"{problem.data.title}, 8 nodes {SLOWDOWN:g}x slower: time",
-                    tol=gap,
-                    measured=f"{uni:.4g} units",
-                    against=f"{micro[best]:.4g} with {best} micro-tasks ({others})",
-                    value=uni / micro[best] if math.isfinite(micro[best]) else math.nan,
-                    bar=Bar(gate=EACH, at_most=True),
-                    details={"uni": uni, "micro": micro},
-                )
-            )
+            what = f"{problem.data.title}, 8 nodes {SLOWDOWN:g}x slower: time"
+            found.append(uni_row("fig5", what, "units", uni, micro, gap=gap, gate=EACH))
     return found

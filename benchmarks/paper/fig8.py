@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.bars import Bar, Row
 from benchmarks.cnn_data import ImageData
-from benchmarks.paper.images import MOST_EPOCHS, NUM_TEST, Images, fits, image_sets, time_to
+from benchmarks.paper.images import MOST_EPOCHS, NUM_TEST, Images, epochs_to, fits, image_sets
 from benchmarks.paper.runs import Settings, cached
 from estimators.cnn_defaults import auto_learning_rate
 
@@ -36,25 +36,17 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
 def _row(settings: Settings, images: Images, tasks: int, goal: float) -> Row:
     batch = BATCH * tasks
     rate = auto_learning_rate(MOST_EPOCHS * images.num_rows, batch_size=BATCH, momentum=MOMENTUM) * math.sqrt(tasks)
-    ours = fmean(
-        time_to(goal, fit.scores, range(1, len(fit.scores) + 1)) for fit in fits(settings, images, num_tasks=tasks)
-    )
+    ours = fmean(epochs_to(goal, fit.scores) for fit in fits(settings, images, num_tasks=tasks))
     plain = []
     for seed in settings.seeds:
         key = f"torch_{images.key}_{images.goals[-1]:g}_{batch}_{seed}"
         scores = cached(settings, key, partial(_torch_scores, images, batch, rate, seed))
-        plain.append(time_to(goal, scores, range(1, len(scores) + 1)))
+        plain.append(epochs_to(goal, scores))
     theirs = fmean(plain)
-    return Row(
-        part="fig8",
-        what=f"{images.title} to {goal:.2f}, {tasks} task{'s' * (tasks > 1)}: epochs",
-        tol=None,
-        measured=f"{ours:.3g}",
-        against=f"torch, batches of {batch}: {theirs:.3g}",
-        value=ours / theirs,
-        bar=Bar(gate=EACH, at_most=True),
-        details={"tasks": tasks, "goal": goal, "ours": ours, "torch": theirs, "rate": rate},
-    )
+    what, against = f"{images.title} to {goal:.2f}, {tasks} task{'s' * (tasks > 1)}: epochs", f"batches of {batch}"
+    details = {"tasks": tasks, "goal": goal, "ours": ours, "torch": theirs, "rate": rate}
+    shown = (f"{ours:.3g}", f"torch, {against}: {theirs:.3g}")
+    return Row("fig8", what, None, *shown, ours / theirs, Bar(gate=EACH, at_most=True), details)
 
 
 def _torch_scores(images: Images, batch: int, rate: float, seed: int) -> list[float]:

@@ -4,17 +4,16 @@ As in the paper there is no outer momentum, and the learning rate is constant. I
 `MOST_EPOCHS` and grows with the square root of the number of tasks. A run that is in the cache is not made again.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.cnn_data import FILES, NUM_MADE, ImageData, image_data
+from benchmarks.cnn_data import FILES, NUM_MADE, EpochScores, ImageData, image_data, time_to
 from benchmarks.paper.runs import Settings, cached
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleCNNClassifier
@@ -93,20 +92,9 @@ def fits(settings: Settings, images: Images, *, num_tasks: int, changes: Sequenc
     return found
 
 
-def time_to(goal: float, scores: Sequence[float], times: Sequence[float]) -> float:
-    """When the accuracy is reached, between two epochs by a straight line; infinite where it is not.
-
-    Args:
-        goal: Test accuracy.
-        scores: That after each epoch; before the first one it is 0.1, that of guesses.
-        times: At the end of each epoch, in any unit.
-    """
-    before, before_time = 0.1, 0.0
-    for score, time in zip(scores, times, strict=True):
-        if score >= goal:
-            return before_time + (time - before_time) * (goal - before) / (score - before)
-        before, before_time = score, time
-    return math.inf
+def epochs_to(goal: float, scores: Sequence[float]) -> float:
+    """Epochs until an accuracy is reached."""
+    return time_to(goal, scores, range(1, len(scores) + 1))
 
 
 @cache
@@ -126,33 +114,9 @@ def _fit(images: Images, num_tasks: int, changes: tuple[tuple[int, int], ...], s
         outer_momentum=0.0,
         decay=0.0,
     )
-    score = _Score(data, images.goals[-1])
+    X, y = data.X_test[:NUM_TEST], data.y_test[:NUM_TEST]
+    score = EpochScores(X, y, lambda scores: scores[-1] >= images.goals[-1])
     model.set_callbacks(score).fit(data.X_train, data.y_train)
     ends = [number for number, record in enumerate(model.history_, 1) if "epoch" in record.figures]
     samples, counts = (np.asarray(model.history_.column(name)).tolist() for name in ("samples", "num_tasks"))
     return Fit(samples, counts, ends, score.scores)
-
-
-class _Score:
-    """Callback: the test accuracy after each epoch, until a goal."""
-
-    def __init__(self, data: ImageData, goal: float) -> None:
-        self.scores: list[float] = []
-        self._X, self._y = data.X_test[:NUM_TEST], data.y_test[:NUM_TEST]
-        self._goal = goal
-
-    def setup(self, estimator: object, context: object) -> None:
-        """Nothing to do."""
-
-    def teardown(self, estimator: object, context: object) -> None:
-        """Nothing to do."""
-
-    def on_fit_task_begin(self, estimator: object, context: object) -> None:
-        """Nothing to do."""
-
-    def on_fit_task_end(self, estimator: Any, context: Any, *, fitted_estimator: Any = None) -> bool | None:
-        """Score an epoch."""
-        if context.task_name != "epoch":
-            return None
-        self.scores.append(float(fitted_estimator.score(self._X, self._y)))
-        return self.scores[-1] >= self._goal

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmarks.glm_figure import PlainSolver
-from benchmarks.policy_jobs import CertifiedCocoa
+from benchmarks.policy_jobs import CertifiedCocoa, PlainSolver
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.testing.virtual_clock import VirtualClock

@@ -46,18 +46,11 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
                 name: fmean(time_to(gap, run, range(1, len(run) + 1)) for run in found_runs)
                 for name, found_runs in runs.items()
             }
-            found.append(
-                Row(
-                    part="ordered",
-                    what=f"{problem.data.title}, ordered by label, redrawn uni-tasks: epochs",
-                    tol=gap,
-                    measured=f"{epochs['redrawn']:.4g}",
-                    against=", ".join(f"{name}: {value:.4g}" for name, value in epochs.items() if name != "redrawn"),
-                    value=epochs["redrawn"] / epochs["even"] if math.isfinite(epochs["even"]) else math.nan,
-                    bar=Bar(gate=EVEN, at_most=True),
-                    details={"epochs": epochs},
-                )
-            )
+            what = f"{problem.data.title}, ordered by label, redrawn uni-tasks: epochs"
+            others = ", ".join(f"{name}: {value:.4g}" for name, value in epochs.items() if name != "redrawn")
+            value = epochs["redrawn"] / epochs["even"] if math.isfinite(epochs["even"]) else math.nan
+            shown, bar = (f"{epochs['redrawn']:.4g}", others), Bar(gate=EVEN, at_most=True)
+            found.append(Row("ordered", what, gap, *shown, value, bar, {"epochs": epochs}))
     return found
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.datasets import DataSet
-from benchmarks.glm_real import load_real, missing
 from benchmarks.paper.mixed import MixedCocoa
 from benchmarks.policy_jobs import CertifiedCocoa
-from benchmarks.svm_data import higgs_shaped
+from benchmarks.real import load_real, missing
+from benchmarks.shapes import higgs
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.policies.base import Policy
@@ -64,15 +64,8 @@ class Problem:
 
 def problems(settings: Settings, notes: list[str]) -> list[Problem]:
     """HIGGS-shaped rows, and a9a where its file is."""
-    X, y = higgs_shaped(10_000 if settings.is_quick else 100_000)
-    key = f"higgs-{len(y)}"
-    found = [
-        Problem(
-            DataSet(key=key, title=f"HIGGS-shaped, {len(y)} rows", X=X, y=y),
-            (1e-3, 1e-4) if settings.is_quick else (1e-3, 1e-4, 1e-5),
-            500,
-        )
-    ]
+    data = higgs(10_000 if settings.is_quick else 100_000)
+    found = [Problem(data, (1e-3, 1e-4) if settings.is_quick else (1e-3, 1e-4, 1e-5), 500)]
     if missing("a9a", settings.real):
         notes.append("a9a was not run: there is no file (say --real DIR)")
     elif not settings.is_quick:

@@ -1,7 +1,5 @@
 """The benchmark of the control plane, at a size that takes no time."""
 
-import pytest
-
 from benchmarks import scale
 
 
@@ -15,12 +13,3 @@ def test_a_job_is_followed_to_its_end() -> None:
     assert ledger.num_chunks == 60
     assert 0 < ledger.num_missing < 60
     assert len(ledger.node_chunks) == 4
-
-
-def test_the_table_has_a_column_per_size(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a row per step."""
-    monkeypatch.setattr("sys.argv", ["scale", "--sizes", "3x20,4x30"])
-    assert scale.main() == 0
-    printed = capsys.readouterr().out
-    assert "| step | 3x20 | 4x30 |" in printed
-    assert "| loss: sent to all |" in printed

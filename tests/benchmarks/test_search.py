@@ -8,22 +8,24 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from benchmarks.search import CHICLE, OURS, _agreement, cpu_s, processes, pss_mib
+from benchmarks.machine import Watch, cpu_s, processes
+from benchmarks.search import CHICLE, OURS, _agreement
 
-CHILD = "import sys, numpy; x = numpy.ones({values}); print(flush=True); sys.stdin.readline()"
+HOLD = "import sys, numpy; x = numpy.ones({values}); print(flush=True); sys.stdin.readline()"
 
 
 def test_processes_are_those_below_with_their_memory_and_time() -> None:
     """A child that holds 80 MiB weighs that much more than one that holds next to nothing."""
     sizes = []
     for values in (1, 10 << 20):
-        command = [sys.executable, "-c", CHILD.format(values=values)]
+        command = [sys.executable, "-c", HOLD.format(values=values)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             child.stdout.readline()
             assert child.pid in processes(os.getpid())
             assert cpu_s(child.pid) > 0
-            sizes.append(pss_mib(child.pid))
+            with Watch(lambda: processes(child.pid), 10.0) as watch:
+                sizes.append(watch.first_mib)
             child.communicate("\n")
     assert sizes[1] - sizes[0] == pytest.approx(80, abs=8)
 

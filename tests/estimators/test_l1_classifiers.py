@@ -14,8 +14,8 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from benchmarks.glm_real import load_real, missing
-from benchmarks.glm_shapes import tfidf_text
+from benchmarks.real import load_real, missing
+from benchmarks.shapes import tfidf_text
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSearchCV, ChicleSVM

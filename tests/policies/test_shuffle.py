@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.policy_jobs import SEED, CertifiedCocoa, cocoa_gaps
-from benchmarks.svm_data import higgs_shaped
+from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId

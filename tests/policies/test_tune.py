@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from benchmarks.policy_costs import paid
-from benchmarks.svm_data import higgs_shaped
+from benchmarks.shapes import higgs_shaped
 from chicle_elastic.errors import UsageError
 from chicle_elastic.policies.scale import Scale
 from chicle_elastic.policies.shuffle import Shuffle

@@ -3,7 +3,7 @@
 The bytes are cut into tokens by comparing neighbours. A token with exactly one colon, not at its ends, is a feature;
 the first token of a line is the label and has none. Index digits are summed in columns (last digit of every index, then
 the last but one, ...). Label and value texts stay where they are, everything else is blanked, and `numpy.loadtxt`
-parses the block as one row of numbers, with the correct rounding of `float`. `benchmarks/readers.py` measures it.
+parses the block as one row of numbers, with the correct rounding of `float`.
 
 Anything unusual returns None: `svmlight.parse_lines` then reads the block and decides. So this file needs no error
 messages, only certainty.

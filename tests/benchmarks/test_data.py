@@ -1,24 +1,25 @@
 """Data of the benchmark of linear models: the same from every run, and shaped as they say."""
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from benchmarks.glm_data import NAMES, REAL, SHAPED, load
-from benchmarks.glm_real import load_real
-from benchmarks.glm_shapes import NUM_COUNTS, click_log, few_binary, tfidf_text
+from benchmarks.linear import SHAPED
+from benchmarks.real import load_real
+from benchmarks.shapes import NUM_COUNTS, click_log, few_binary, tfidf_text, topics
 
 
 @pytest.mark.parametrize("name", SHAPED)
 def test_a_generator_makes_the_same_data_again(name: str) -> None:
     """Two calls agree to the last bit, and both classes are there."""
-    make, rows = SHAPED[name].make, SHAPED[name].quick_rows
+    _, make, _, rows = SHAPED[name]
     (X, y), (X_again, y_again) = make(rows), make(rows)
     assert X.shape[0] == len(y) == rows
-    assert set(np.unique(y)) == {0, 1}
+    assert set(np.unique(y)) == set(range(12 if name == "topics" else 2))
     np.testing.assert_array_equal(y, y_again)
     if sp.issparse(X):
         assert X.format == "csr"
@@ -38,9 +39,10 @@ def test_a_click_log_has_heavy_tails_and_few_clicks() -> None:
     assert y.mean() == pytest.approx(0.15, abs=0.01)
 
 
-def test_rows_of_a_text_have_length_one() -> None:
+@pytest.mark.parametrize("make", [tfidf_text, topics])
+def test_rows_of_a_text_have_length_one(make: Callable[[int], tuple[sp.csr_matrix, np.ndarray]]) -> None:
     """They are normalised as `TfidfVectorizer` does it, and none is empty."""
-    X, _ = tfidf_text(300)
+    X, _ = make(300)
     np.testing.assert_allclose(X.multiply(X).sum(axis=1), 1.0, rtol=1e-12)
 
 
@@ -50,30 +52,6 @@ def test_few_binary_columns_repeat_rows() -> None:
     assert X.shape[1] == 68
     assert np.all(X.sum(axis=1) == 30)
     assert len(np.unique(X.toarray(), axis=0)) < 0.7 * 2000
-
-
-def test_generated_data_come_from_the_cache(tmp_path: Path) -> None:
-    """The second load reads the file of the first one, and finds the same there."""
-    first = load("few-binary", tmp_path, tmp_path, quick=True)
-    files = list(tmp_path.iterdir())
-    second = load("few-binary", tmp_path, tmp_path, quick=True)
-    assert len(files) == 1
-    assert not isinstance(first, str)
-    assert not isinstance(second, str)
-    assert (first.X != second.X).nnz == 0
-
-
-def test_real_data_that_are_not_there_are_named(tmp_path: Path) -> None:
-    """In place of the data comes a line with the file and the option; digits are always there."""
-    for name in REAL:
-        found = load(name, tmp_path, tmp_path, quick=True)
-        if name == "digits":
-            assert not isinstance(found, str)
-            assert found.num_classes == 10
-        else:
-            assert isinstance(found, str)
-            assert "--real" in found
-    assert len(NAMES) == 10
 
 
 def test_real_files_are_read_in_their_own_formats(tmp_path: Path) -> None:
