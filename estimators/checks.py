@@ -6,7 +6,6 @@ Nothing here writes to what the user passed, and nothing is copied that already 
 """
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,10 @@ from sklearn.base import is_regressor
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
-from chicle_elastic.chunks.rows import as_floats, float_blocks, plain_array
-from chicle_elastic.chunks.views import BFLOAT16, VALUE_DTYPES, Array, dtype_of
+from chicle_elastic.chunks.rows import as_floats, float_blocks
+from chicle_elastic.chunks.views import VALUE_DTYPES, Array, dtype_of
 from chicle_elastic.errors import DataError, UsageError
+from estimators.containers import as_matrix, as_vector
 
 DTYPES = (np.float64, np.float32)
 """dtypes of sparse features, and of those for code of a user, that are kept; everything else becomes the first."""
@@ -57,25 +57,14 @@ def validated_features(estimator: Any, X: Any) -> Any:
 
 
 def _as_numpy(estimator: Any, X: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return an array or a tensor as NumPy has it, over the same memory, and the dtypes that are kept.
-
-    Raises:
-        UsageError: The memory of a tensor is none that NumPy can look at.
-    """
-    torch = sys.modules.get("torch")  # who has a tensor has imported it
-    if torch is not None and isinstance(X, torch.Tensor):
-        faults = {
-            "is sparse: pass X.to_dense()": X.layout != torch.strided,
-            f"is on the device {X.device}: pass X.cpu()": X.device.type != "cpu",
-            "requires grad: pass X.detach()": X.requires_grad,
-        }
-        if any(faults.values()):
-            fault = next(words for words, is_so in faults.items() if is_so)
-            raise UsageError(f"{type(estimator).__name__}: X is a tensor that {fault}")
-        X = X.view(torch.int16).numpy().view(BFLOAT16) if X.dtype == torch.bfloat16 else X.numpy()
+    """Return what `as_matrix` makes of X, and the dtypes that are kept."""
+    X = as_matrix(f"{type(estimator).__name__}: X", X)
     if sparse.issparse(X):
         return X, DTYPES[::-1] if X.dtype.itemsize <= 2 else DTYPES
-    return plain_array(X) if isinstance(X, np.ndarray) else X, KEPT_DTYPES
+    if getattr(X, "ndim", 2) > 2:
+        name = type(estimator).__name__
+        raise DataError(f"{name}: X has the shape {X.shape}, and needs rows and columns; pass X.reshape(len(X), -1)")
+    return X, KEPT_DTYPES
 
 
 def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool = False) -> tuple[Any, Array]:
@@ -101,7 +90,7 @@ def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool 
     X, y = validate_data(
         estimator,
         X,
-        y,
+        as_vector(f"{type(estimator).__name__}: y", y),
         accept_sparse="csr",
         accept_large_sparse=True,
         dtype=dtypes,

@@ -1,21 +1,29 @@
-"""Runs the job of a `ChicleCNNClassifier`, with its callbacks and observers, after a look at what it is given."""
+"""Runs the job of a `ChicleCNNClassifier`, with its callbacks and observers, after a look at what it is given.
+
+At the end of each epoch callbacks are told, and early stopping has its say.
+"""
 
 import math
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.records import IterationRecord
+from estimators.watch import CallbackBridge, watcher
 
 if TYPE_CHECKING:
-    from chicle_elastic.monitoring.records import IterationRecord
     from chicle_elastic.runtime.training.job import Outcome, Runtime
     from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
     from estimators.cnn_inputs import ImageSet
-    from estimators.cnn_watch import EarlyStopping
 
 
+SCORE = "validation_score"
+"""The figure of a record at the end of an epoch: accuracy on the samples that are held out."""
 ROWS_LOOKED_AT = 64
 """Samples whose outputs are looked at before a fit."""
 ITERATIONS_PER_EPOCH = 4
@@ -45,9 +53,7 @@ def run_job(
         The outcome of the job; and the best model by early stopping, ndarray of shape (num_parameters,), or None.
     """
     from chicle_elastic.runtime.training.job import Job
-    from estimators.cnn_watch import EpochBridge
     from estimators.place import has_policies, policies_of
-    from estimators.watch import watcher
 
     context = estimator._init_callback_context(max_subtasks=trainer.max_epochs)
     context.call_on_fit_task_begin(estimator=estimator, **images.hook_arguments)
@@ -163,8 +169,6 @@ def _early_stopping(
     """What ends the fit when the samples that are held out are not told apart any better."""
     if images.validation is None:
         return None
-    from estimators.cnn_watch import EarlyStopping
-
     rows, codes, weights = images.validation
 
     def score(model: Array) -> float:
@@ -176,3 +180,64 @@ def _early_stopping(
         return float(np.average(is_right, weights=weights))
 
     return EarlyStopping(score, tol=float(estimator.tol), patience=int(estimator.n_iter_no_change))
+
+
+class EpochBridge(CallbackBridge):
+    """One subcontext of the fit's callback context per epoch."""
+
+    task_name = "epoch"
+
+    def _ended(self, record: IterationRecord) -> int | None:
+        return round(record.figures["epoch"]) if "epoch" in record.figures else None
+
+
+class EarlyStopping:
+    """Scores every epoch on samples that were held out, and remembers the best.
+
+    Args:
+        score: Takes a model, returns its score.
+        tol: Least improvement that counts.
+        patience: Epochs in a row without one that end the fit.
+
+    Attributes:
+        scores: One per epoch.
+        best_model: That of the best epoch.
+    """
+
+    def __init__(self, score: Callable[[Array], float], *, tol: float, patience: int) -> None:
+        self._score, self._tol, self._patience = score, tol, patience
+        self._num_without = 0
+        self._goal = -np.inf
+        self._score_of: dict[int, float] = {}
+        self.scores: list[float] = []
+        self.best_model: Array | None = None
+
+    def on_model(self, record: IterationRecord, model: Array) -> bool:
+        """Score an epoch that has ended.
+
+        Returns:
+            Whether the score has not improved for long enough.
+        """
+        if "epoch" not in record.figures:
+            return False
+        score = self._score(model)
+        if not self.scores or score > max(self.scores):
+            self.best_model = np.array(model)
+        self.scores.append(score)
+        self._num_without = 0 if score > self._goal + self._tol else self._num_without + 1
+        self._goal = max(self._goal, score)
+        self._score_of[round(record.figures["epoch"])] = score
+        return self._num_without >= self._patience
+
+    def scored(self, record: IterationRecord) -> IterationRecord:
+        """The record, with the score where an epoch has ended."""
+        score = self._score_of.get(round(record.figures.get("epoch", -1.0)))
+        return record if score is None else replace(record, figures={**record.figures, SCORE: score})
+
+    def scored_history(self, history: History) -> History:
+        """A history with the scores of its epochs."""
+        scored = History(self.scored(record) for record in history)
+        scored.members, scored.methods = history.members, history.methods
+        for transition in history.transitions:
+            scored.note(transition)
+        return scored

@@ -11,11 +11,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
 from estimators.cnn_defaults import Moments
+from estimators.containers import as_matrix
 from estimators.inputs import encode_labels
 from estimators.streaming import chunks_of, is_folder, require_no_labels
 from estimators.weights import class_weight_vector, require_two_classes
@@ -135,6 +137,8 @@ def validated_images(estimator: Any, X: Any, *, y: Any = None, reset: bool) -> t
         UsageError: The shape of X is none of images.
         ValueError: Anything else that scikit-learn refuses.
     """
+    X = as_matrix(f"{type(estimator).__name__}: X", X)
+    X = as_floats(X) if isinstance(X, np.ndarray) else X
     if not sparse.issparse(X) and _num_axes(X) > 2:
         images = check_array(X, dtype=DTYPES, allow_nd=True, order="C", input_name="X", estimator=estimator)
         if y is not None:

@@ -337,7 +337,7 @@ def test_a_loss_that_is_no_number_is_an_error_with_iteration_and_learning_rate()
         ({}, np.zeros((3, 1, 8, 8), np.uint8), "too small for the default network"),
         ({}, np.zeros((3, 1, 1, 16, 16)), "5 axes"),
         ({}, np.full((3, 1, 16, 16), np.nan), "NaN"),
-        ({}, np.full((3, 16, 16), "a"), "could not convert string"),
+        ({}, np.full((3, 16, 16), "a"), "holds text"),
         ({"image_shape": (4, 4)}, np.zeros((3, 20)), "has 16 values, but X has 20 features"),
         ({"image_shape": (4,)}, np.zeros((3, 4)), r"say \(height, width\)"),
         ({"image_shape": (20, 20)}, np.zeros((3, 16, 16)), r"images of shape \(1, 16, 16\), but image_shape"),

@@ -1,5 +1,7 @@
 """Parquet files, by the optional pyarrow: one column is the label, the others are the features.
 
+A column of lists (embeddings) is a feature for each place of its lists, which have one length.
+
 The checksum of every page that has one is verified; pyarrow and Spark write none unless they are asked to.
 
 Record batches are read one by one, from buffered streams. What has to be in memory for that is one page and the
@@ -14,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chicle_elastic.chunks.readers.arrow import column_values, list_values, require_numbers
 from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
 from chicle_elastic.chunks.readers.columns import abbreviated, choose_columns
-from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -67,25 +69,51 @@ def _blocks(path: Path, file: Any, options: ReadOptions) -> Iterator[Block]:
         raise DataError(f"{path}: column names repeat in {abbreviated(names)}; rename the columns")
     label, features = used[0], used[-len(columns.features) :]
     weight = None if columns.weight is None else names[columns.weight]
+    kinds = {name: file.schema_arrow.field(name).type for name in used}
     for name in used[1:]:
-        _check_is_number(path, name, file.schema_arrow.field(name).type)
+        remedy = f"encode it as numbers, or leave it out with --drop-columns {name!r}"
+        require_numbers(path, name, kinds[name], remedy)
+    for name in used[: -len(features)]:
+        if list_values(kinds[name]) is not None:
+            raise DataError(f"{path}: column {name!r} is {kinds[name]}; labels and weights are one value for each row")
     file_bytes, num_rows = path.stat().st_size, file.metadata.num_rows
-    rows_per_batch = max(1, options.block_bytes // (8 * len(used)))
-    start = 0
+    rows_per_batch = max(1, options.block_bytes // (8 * (len(used) + _values_in_lists(file))))
+    start, widths = 0, dict.fromkeys(used)
     for batch in file.iter_batches(batch_size=rows_per_batch, columns=used, use_threads=False):
         if not batch.num_rows:
             continue
         stop = start + batch.num_rows
-        values = {name: _column(path, name, batch.column(name), start) for name in used}
+        values = {name: column_values(path, name, batch.column(name), start, widths[name]) for name in used}
+        widths = {name: part.shape[1] if part.ndim > 1 else None for name, part in values.items()}
         yield Block(
-            rows=np.stack([values[name] for name in features], axis=1),
+            rows=np.column_stack([values[name] for name in features]),
             targets=values[label],
             weights=None if weight is None else values[weight],
-            origin=Origin(path=path, unit="row", numbers=range(start, stop), column_names=features),
+            origin=Origin(
+                path=path, unit="row", numbers=range(start, stop), column_names=_feature_names(features, widths)
+            ),
             bytes_read=file_bytes * stop // num_rows,
             columns=columns,
         )
         start = stop
+
+
+def _feature_names(columns: list[str], widths: dict[str, int | None]) -> list[str]:
+    """Return a name for each feature: that of its column, and behind it the place in lists."""
+    places = {
+        name: [""] if width is None else [f"[{place}]" for place in range(width)] for name, width in widths.items()
+    }
+    return [name + place for name in columns for place in places[name]]
+
+
+def _values_in_lists(file: Any) -> int:
+    """Return the number of values that columns of lists have in a row of the first row group, on average."""
+    if not file.metadata.num_row_groups:
+        return 0
+    group = file.metadata.row_group(0)
+    are_lists = [file.schema.column(place).max_repetition_level > 0 for place in range(group.num_columns)]
+    counts = [group.column(place).num_values for place in np.flatnonzero(are_lists).tolist()]
+    return int(sum(counts) // max(group.num_rows, 1))
 
 
 def _pandas_index(schema: "pa.Schema") -> list[str]:
@@ -95,36 +123,3 @@ def _pandas_index(schema: "pa.Schema") -> list[str]:
         return [name for name in noted if isinstance(name, str)]
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
-
-
-def _check_is_number(path: Path, name: str, kind: "pa.DataType") -> None:
-    from pyarrow import types
-
-    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-    if not is_number:
-        raise DataError(
-            f"{path}: column {name!r} is {kind}, not numbers; encode it as numbers, or leave it out "
-            f"with --drop-columns {name!r}"
-        )
-
-
-def _column(path: Path, name: str, column: "pa.Array", first_row: int) -> Array:
-    """A column without gaps: numbers as their NumPy dtype, text as str."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    if column.null_count:
-        row = first_row + column.is_null().to_pylist().index(True)
-        raise DataError(
-            f"{path}, row {row}: column {name!r} has no value; missing values are not supported: fill them in, or drop "
-            "the rows"
-        )
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    if types.is_string(column.type) or types.is_large_string(column.type):
-        return np.array(column.to_pylist(), dtype=np.str_)
-    if types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    raise DataError(f"{path}: column {name!r} is {column.type}; labels must be numbers or text: convert it")
