@@ -127,9 +127,9 @@ class Header:
             chunk_id=chunk.id,
             kind="csr" if is_csr else "dense",
             value_dtype=name_of(rows.dtype),
-            index_dtype=rows.indices.dtype.name if isinstance(rows, CsrRows) else "",
-            target_dtype=chunk.targets.dtype.name,
-            weight_dtype="" if weights is None else weights.dtype.name,
+            index_dtype=name_of(rows.indices.dtype) if isinstance(rows, CsrRows) else "",
+            target_dtype=name_of(chunk.targets.dtype),
+            weight_dtype="" if weights is None else name_of(weights.dtype),
             num_rows=chunk.num_rows,
             num_features=chunk.num_features,
             num_nonzeros=rows.num_nonzeros if isinstance(rows, CsrRows) else 0,
@@ -209,7 +209,7 @@ def outside_bytes(num_rows: int, state: StateSpec) -> int:
 def spec_of(chunk: Chunk) -> StateSpec:
     """Shape and dtype of a chunk's state, and the size of its notes."""
     num_rows, outputs, width = chunk.state.shape
-    dtype: Any = chunk.state.dtype.name
+    dtype: Any = name_of(chunk.state.dtype)
     note_bytes = len(chunk.notes) // (num_rows * outputs) if len(chunk.notes) else 0
     return StateSpec(outputs=outputs, width=width, dtype=dtype, note_bytes=note_bytes)
 

@@ -126,7 +126,7 @@ class ArraySource:
             dtype=name_of(rows.dtype),
             num_rows=num_rows,
             num_features=int(rows.shape[1]),
-            target_dtype=self._targets.dtype.name,
+            target_dtype=name_of(self._targets.dtype),
             num_classes=num_classes,
             has_weights=weights is not None,
             sample_shape=tuple(X.shape[1:]) if isinstance(X, np.ndarray) and X.ndim > 2 else (),
@@ -202,7 +202,7 @@ class ArraySource:
         rows = self._rows
         index_dtype, num_nonzeros = "", 0
         if isinstance(rows, CsrRows):
-            index_dtype = rows.indices.dtype.name
+            index_dtype = name_of(rows.indices.dtype)
             if self._order is None:
                 num_nonzeros = int(rows.indptr[stop]) - int(rows.indptr[start])
             else:
@@ -214,7 +214,7 @@ class ArraySource:
             value_dtype=self.schema.dtype,
             index_dtype=index_dtype,
             target_dtype=self.schema.target_dtype,
-            weight_dtype="" if self._weights is None else self._weights.dtype.name,
+            weight_dtype="" if self._weights is None else name_of(self._weights.dtype),
             num_rows=stop - start,
             num_features=self.schema.num_features,
             num_nonzeros=num_nonzeros,

@@ -5,6 +5,7 @@ caller (in-process `fit` with one task wraps it without a copy). Solvers cannot 
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -36,8 +37,9 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
+@functools.cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name that chunks have for a dtype in memory."""
+    """Return the name that chunks have for a dtype in memory; NumPy spells its own name anew at each call."""
     return "bfloat16" if dtype == BFLOAT16 else dtype.name
 
 

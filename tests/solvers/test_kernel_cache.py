@@ -1,6 +1,9 @@
 """The kernel cache: whatever its disk does, a kernel is compiled and gives the right result."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ import pytest
 
 from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.solvers.kernels import disk_cache, jit
-from tests.mounts import run_mounted
+from tests.mounts import ROOT, run_mounted
 
 PROGRAM = """
 import logging, sys
@@ -58,6 +61,24 @@ def test_machine_code_is_kept(compiled: Callable[[], Any]) -> None:
     first, second = compiled(), compiled()
     assert (first(2.0), num_hits(first)) == (6.0, 0)
     assert (second(2.0), num_hits(second)) == (6.0, 1)
+
+
+def test_a_process_whose_kernels_were_kept_can_compile(tmp_path: Path) -> None:
+    """Load kernels without what the compiler has to know; it learns that for the first function of others."""
+    (tmp_path / "scale.py").write_text("def scale(x):\n    return 3 * x\n")
+    other = (
+        "import numba, numpy; kept = compiled(3.0), sum(compiled.stats.cache_hits.values()); "
+        "print(*kept, numba.njit(lambda x: numpy.sort(x)[0])(numpy.array([2.0, 1.0])))"
+    )
+    for num_hits_now in (0, 1):
+        run = subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(folder=str(tmp_path), meanwhile=other)],
+            env={**os.environ, "CHICLE_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert run.stdout == f"9.0 {num_hits_now} 1.0\n{RESULTS}"
 
 
 @pytest.mark.parametrize("damage", [lambda _: b"", lambda c: c[: len(c) // 2], lambda c: bytes(len(c)), zeros])

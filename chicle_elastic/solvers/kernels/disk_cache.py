@@ -56,9 +56,13 @@ class KernelCache(FunctionCache):
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load the machine code for a signature; None where it has to be compiled."""
+        """Load the machine code for a signature; None where it has to be compiled.
+
+        numba's own method first has the compiler learn all types and functions of Python and NumPy, which takes longer
+        than all the rest. Machine code needs none of them, and whoever compiles begins with it anyway.
+        """
         try:
-            return super().load_overload(sig, target_context)
+            return self._load_overload(sig, target_context)
         except Exception:  # unpickling a damaged file raises errors of every class
             with contextlib.suppress(OSError):
                 self.flush()  # numba reads the index before it saves an entry
