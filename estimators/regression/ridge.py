@@ -185,7 +185,8 @@ class ChicleRidge(LinearRegressor):
         if not is_alone or getattr(self, "_skl_callbacks", False) or not samples.are_products_small():
             return super()._fit_targets(runtime, samples)
         products = Products(samples, has_intercept=bool(self.fit_intercept))
-        return fit_at_once(self, samples, products, np.full(samples.Y.shape[1], float(self.alpha)))
+        alphas = np.full(samples.Y.shape[1], float(self.alpha))
+        return fit_at_once(self, samples, products, alphas, alone=ChicleRidge)
 
     def _advice(self) -> str:
         return "raise alpha"
@@ -363,7 +364,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
         scores = scores.max(axis=0)
         self.alpha_, self.best_score_ = (alphas[best], scores) if has_own else (float(alphas[best]), float(scores))
         chosen = np.broadcast_to(self.alpha_, samples.Y.shape[1])
-        for name, value in fit_at_once(self, samples, products, chosen).items():
+        for name, value in fit_at_once(self, samples, products, chosen, alone=ChicleRidge).items():
             setattr(self, name, value[0] if is_flat and isinstance(value, np.ndarray) else value)
         if self.store_cv_results and np.asarray(y).ndim == 1:
             self.cv_results_ = self.cv_results_[:, 0]

@@ -13,7 +13,7 @@ Nothing of that reads X again. Rounding of the products counts as a part of the 
 `tol` are fitted one after the other, by the regression that looks at their residuals.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from estimators.checks import require_finite, require_finite_model, require_moderate, validated_samples
@@ -168,7 +169,9 @@ class Products:
         """
         matrix = self.gram.copy()
         matrix[np.diag_indices_from(matrix)] += alpha
-        return np.asarray(cho_solve(cho_factor(matrix, overwrite_a=True), self.right[:, columns]))
+        with one_blas_thread():
+            factor = cho_factor(matrix, overwrite_a=True)
+        return np.asarray(cho_solve(factor, self.right[:, columns]))
 
     def weights_of(self, solutions: Array) -> Array:
         """Return W, shape (d, number of targets)."""
@@ -196,7 +199,8 @@ class Products:
         gram, unit = self.gram, self.roots / np.sqrt(self.total)
         if self.is_wide:  # the intercept gets an eigenvalue of its own, else it is lost among others that are 0
             gram = gram + self.size * np.outer(unit, unit)
-        values, vectors = eigh(gram)
+        with one_blas_thread():
+            values, vectors = eigh(gram)
         values = values.clip(0.0)[:, None]
         basis = vectors if self.is_wide else self.times(vectors)
         turned, squares = vectors.T @ self.right, basis**2
@@ -212,7 +216,9 @@ class Products:
             yield errors / free
 
 
-def fit_at_once(estimator: Any, samples: Samples, products: Products, alphas: Array) -> dict[str, Any]:
+def fit_at_once(
+    estimator: Any, samples: Samples, products: Products, alphas: Array, *, alone: Callable[..., Any]
+) -> dict[str, Any]:
     """Return the attributes of a ridge regression of all targets.
 
     Args:
@@ -220,12 +226,11 @@ def fit_at_once(estimator: Any, samples: Samples, products: Products, alphas: Ar
         samples: The data.
         products: Of the same.
         alphas: Penalty of each target, shape (K,).
+        alone: Makes the ridge regression of a target that has to be fitted by itself.
 
     Raises:
         DataError: Values are not finite, or squares overflow.
     """
-    from estimators.regression.ridge import ChicleRidge
-
     if not (np.isfinite(products.gram).all() and np.isfinite(products.right).all()):
         require_finite(estimator, samples.X)
         require_finite_model(estimator, np.full(1, np.nan), samples.hook_arguments)
@@ -252,7 +257,7 @@ def fit_at_once(estimator: Any, samples: Samples, products: Products, alphas: Ar
     attributes["history_"].methods = {1: METHOD}
     for k in np.flatnonzero(~(gaps <= estimator.tol)):
         params = {name: getattr(estimator, name) for name in ("fit_intercept", "tol", "max_iter")}
-        part = ChicleRidge(alphas[k], **params).fit(samples.X, samples.Y[:, k], samples.weights)
+        part = alone(alphas[k], **params).fit(samples.X, samples.Y[:, k], samples.weights)
         for name in RESULTS:
             attributes[name][k] = getattr(part, name)
         gaps[k], attributes["n_iter_"] = part.duality_gap_, max(attributes["n_iter_"], part.n_iter_)
