@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from estimators.regression.huber import ChicleHuber
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
     from estimators.regression.poisson import ChiclePoisson
-    from estimators.regression.ridge import ChicleRidge
+    from estimators.regression.ridge import ChicleRidge, ChicleRidgeClassifier, ChicleRidgeCV
     from estimators.regression.svr import ChicleSVR
     from estimators.search.search_cv import ChicleSearchCV
     from estimators.svm import ChicleSVM
@@ -28,6 +28,8 @@ __all__ = [
     "ChicleLogisticRegression",
     "ChiclePoisson",
     "ChicleRidge",
+    "ChicleRidgeCV",
+    "ChicleRidgeClassifier",
     "ChicleSVM",
     "ChicleSVR",
     "ChicleSearchCV",
@@ -43,6 +45,8 @@ _MODULES = {
     "ChicleLogisticRegression": "estimators.logistic",
     "ChiclePoisson": "estimators.regression.poisson",
     "ChicleRidge": "estimators.regression.ridge",
+    "ChicleRidgeCV": "estimators.regression.ridge",
+    "ChicleRidgeClassifier": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
     "ChicleSVR": "estimators.regression.svr",
     "ChicleSearchCV": "estimators.search.search_cv",

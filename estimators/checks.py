@@ -67,19 +67,22 @@ def _as_numpy(estimator: Any, X: Any) -> tuple[Any, tuple[Any, ...]]:
     return X, KEPT_DTYPES
 
 
-def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool = False) -> tuple[Any, Array]:
+def validated_samples(
+    estimator: Any, X: Any, y: Any, *, has_real_targets: bool = False, multi_output: bool = False
+) -> tuple[Any, Array]:
     """Features and labels to fit; `n_features_in_` and `feature_names_in_` of the estimator are set.
 
     Args:
         estimator: The one to fit.
         X: {array-like, sparse matrix} of shape (n_samples, n_features). What the user passed.
         y: Labels.
-        has_real_targets: Whether `y` are numbers to be regressed on, one for each sample.
+        has_real_targets: Whether `y` are numbers to be regressed on.
+        multi_output: Whether there may be several for each sample.
 
     Returns:
         `X`: ndarray or CSR matrix of shape (n_samples, n_features), as in `validated_features`. Dense rows are
             C-contiguous; CSR rows have sorted indices without duplicates.
-        `y`: ndarray of shape (n_samples,). Labels.
+        `y`: ndarray of shape (n_samples,), or (n_samples, n_targets). Labels.
 
     Raises:
         DataError: A value of X is NaN or infinite; this check leaves out an X with more than `MAX_VALUES_CHECKED_FIRST`
@@ -97,6 +100,7 @@ def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool 
         order="C",
         ensure_all_finite=False,
         y_numeric=has_real_targets,
+        multi_output=multi_output,
     )
     return _as_kernels_need(estimator, X), y
 

@@ -78,8 +78,9 @@ class SaveMixin:
         """
         check_is_fitted(self)
         params = self.get_params(deep=False)  # type: ignore[attr-defined]
-        found = {name: getattr(self, name, None) for name in self._file_arrays}
-        write_model(path, self, params, found, values=self._file_values)
+        arrays = [name for name in self._file_values if isinstance(getattr(self, name), np.ndarray)]  # several targets
+        found = {name: getattr(self, name, None) for name in (*self._file_arrays, *arrays)}
+        write_model(path, self, params, found, values=[name for name in self._file_values if name not in arrays])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -103,11 +104,14 @@ class SaveMixin:
             The file holds another estimator.
         """
         header, arrays = read_model(
-            Path(path), estimator=cls.__name__, arrays=cls._file_arrays, required=cls._file_required
+            Path(path),
+            estimator=cls.__name__,
+            arrays=(*cls._file_arrays, *cls._file_values),
+            required=cls._file_required,
         )
         try:
             estimator = cls(**params_from_json(header["params"]))
-            set_attributes(estimator, header, cls._file_values, arrays)
+            set_attributes(estimator, header, [name for name in cls._file_values if name not in arrays], arrays)
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
         for name, shape in estimator._shapes().items():  # before a prediction fails on them
@@ -257,9 +261,9 @@ def params_to_json(params: dict[str, Any]) -> dict[str, Any]:
         plain["class_weight"] = [[_plain(label), _plain(weight)] for label, weight in weights.items()]
         if not all(isinstance(label, str | int | float) for label, _ in plain["class_weight"]):
             raise UsageError(f"the keys of class_weight={weights!r} must be numbers or strings to be saved")
-    if plain["logdir"] is not None:
+    if plain.get("logdir") is not None:
         plain["logdir"] = os.fspath(plain["logdir"])
-    if isinstance(plain["random_state"], np.random.RandomState):
+    if isinstance(plain.get("random_state"), np.random.RandomState):
         plain["random_state"] = None
     return plain
 
@@ -271,5 +275,5 @@ def params_from_json(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's."""
-    return value.item() if isinstance(value, np.generic) else value
+    """NumPy's numbers, and arrays of them, as Python's."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value

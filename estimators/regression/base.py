@@ -1,6 +1,7 @@
 """What the linear regressors share: the one way through `fit`, and the attributes.
 
-As that of the classifiers (`estimators.base`), with real targets, one output, and no duals to be kept.
+As that of the classifiers (`estimators.base`), with real targets, and no duals to be kept. A job has one target;
+several are the business of `targets`.
 """
 
 import warnings
@@ -22,12 +23,14 @@ from chicle_elastic.solvers.linear.certified import STUCK
 from estimators.checks import require_finite_model, require_moderate
 from estimators.regression.common import RegressionMixin
 from estimators.run import end_interrupted, gap_words, run_job
+from estimators.streaming import is_folder
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
-    from chicle_elastic.runtime.training.job import Outcome
+    from chicle_elastic.runtime.training.job import Outcome, Runtime
     from chicle_elastic.solvers.linear.certified import CertifiedTrainer
     from estimators.regression.common import RegressionSet
+    from estimators.regression.targets import Samples
 
 
 class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
@@ -49,6 +52,9 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         "logdir": [str, PathLike, None],
     }
 
+    _takes_targets: ClassVar[bool] = False
+    """Whether `y` may have several columns."""
+
     n_iter_: int
 
     fit_intercept: bool
@@ -63,6 +69,12 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
     @abstractmethod
     def _advice(self) -> str:
         """What to do when a fit has not converged, beyond what helps every regressor."""
+
+    def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
+        """Return the attributes of a fit to several targets."""
+        from estimators.regression.targets import fit_one_by_one
+
+        return fit_one_by_one(self, samples)
 
     def _initial_model(self) -> Array | None:
         """The model to begin with, shape (n_features + 1,); by default that of the trainer."""
@@ -82,7 +94,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
             Samples. float16 to float64, bfloat16, uint8, int8 and bool are used as they are (sparse ones as float32 or
             float64), without a copy where they are C-contiguous or CSR, and so are tensors on the CPU. A
             `chicle_elastic.chunks.folder.ChunkFolder` brings its targets and weights along.
-        y : array-like of shape (n_samples,)
+        y : array-like of shape (n_samples,), or (n_samples, n_targets) where the estimator takes several
             Real targets; none for a ChunkFolder.
         sample_weight : array-like of shape (n_samples,) or float, default=None
             Factor of the loss per sample, >= 0; none for a ChunkFolder.
@@ -113,6 +125,13 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         from estimators.regression.common import regression_set
 
         runtime = runtime_of(self)
+        if self._takes_targets and np.asarray(y).shape[1:] > (1,) and not is_folder(X):
+            from estimators.regression.targets import Samples
+
+            samples = Samples.of(self, X, y, sample_weight)
+            for name, value in self._fit_targets(runtime, samples).items():
+                setattr(self, name, value)
+            return self
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = regression_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
         if hasattr(runtime, "submit"):  # no objects of this process go there
@@ -176,4 +195,5 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.target_tags.multi_output = self._takes_targets
         return tags

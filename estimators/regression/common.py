@@ -79,7 +79,7 @@ def regression_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_ta
     if sample_weight is not None:
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         metadata = {"sample_weight": weights}
-        _require_weight(name, float(weights.sum()))
+        require_weight(name, float(weights.sum()))
     columns = Columns.of(X)
     source = ArraySource(
         columns.rows(X),
@@ -101,7 +101,7 @@ def _from_folder(estimator: Any, folder: "ChunkFolder") -> RegressionSet:
             "labels; convert the data with --regression"
         )
     if schema.has_weights:
-        _require_weight(type(estimator).__name__, _total_weight(folder))
+        require_weight(type(estimator).__name__, _total_weight(folder))
     estimator.n_features_in_ = schema.num_features
     estimator.__dict__.pop("feature_names_in_", None)
     return RegressionSet(source=folder, columns=Columns(schema.num_features))
@@ -115,7 +115,8 @@ def _total_weight(folder: "ChunkFolder") -> float:
     return total
 
 
-def _require_weight(name: str, total: float) -> None:
+def require_weight(name: str, total: float) -> None:
+    """Refuse weights that are all 0."""
     if total == 0:
         raise UsageError(f"{name} needs samples of a weight above 0, but all weights are 0; check sample_weight")
 
@@ -123,7 +124,7 @@ def _require_weight(name: str, total: float) -> None:
 class RegressionMixin(PredictionMixin, SaveMixin):
     """Predictions of a linear regressor, their R^2, and model files."""
 
-    _file_arrays = ("coef_", "feature_names_in_")
+    _file_arrays: ClassVar[tuple[str, ...]] = ("coef_", "feature_names_in_")
     _file_required = ("coef_",)
     _file_values: ClassVar[tuple[str, ...]] = (
         "intercept_",
@@ -135,7 +136,7 @@ class RegressionMixin(PredictionMixin, SaveMixin):
     )
 
     coef_: Array
-    intercept_: float
+    intercept_: Any
     n_features_in_: int
 
     def predict(self, X: Any) -> Array:
@@ -148,12 +149,15 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
         Returns
         -------
-        targets : ndarray of shape (n_samples,), float64
+        targets : ndarray of shape (n_samples,), or (n_samples, n_targets) where `fit` had several, float64
             The rows of a ChunkFolder come in the order of the data that it was made from.
         """
-        return self._by_row(
-            X, lambda rows: self._targets_of(products(rows, self.coef_[np.newaxis])[:, 0] + self.intercept_)
-        )
+        return self._by_row(X, self._foretold)
+
+    def _foretold(self, rows: Any) -> Array:
+        """Return the targets of rows."""
+        found = products(rows, np.atleast_2d(self.coef_))
+        return self._targets_of((found if self.coef_.ndim == 2 else found[:, 0]) + self.intercept_)
 
     def _targets_of(self, scores: Array) -> Array:
         """Targets that are foretold where <w, x> + b is `scores`, shape (n,)."""
@@ -195,4 +199,4 @@ class RegressionMixin(PredictionMixin, SaveMixin):
         require_same_features(self, folder)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"coef_": (self.n_features_in_,)}
+        return {"coef_": (*np.shape(self.intercept_), self.n_features_in_)}

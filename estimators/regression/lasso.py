@@ -33,8 +33,8 @@ class ChicleElasticNet(LinearRegressor):
     ======================  ==================================================  ============================
     ``alpha``               a number > 0                                        >= 0
     ``l1_ratio``            0 to 1; 0 takes up to 2047 features                 0 to 1
-    targets                 one; several with                                   one or more
-                            :class:`sklearn.multioutput.MultiOutputRegressor`
+    targets                 one or more, fitted one after the other; of a       one or more
+                            ChunkFolder one
     ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
                             the fit stops; 1e-6                                 length of y; 1e-4
     ``max_iter``            iterations, each of one pass over the data; 1000    sweeps over the columns
@@ -88,19 +88,19 @@ class ChicleElasticNet(LinearRegressor):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_features,), float64
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features), float64
         Weights of the features; most of them may be 0.
-    sparse_coef_ : sparse matrix of shape (1, n_features), float64
+    sparse_coef_ : sparse matrix of shape (1, n_features) or (n_targets, n_features), float64
         The same as CSR.
-    intercept_ : float
+    intercept_ : float or ndarray of shape (n_targets,)
         Intercept.
     n_iter_ : int
-        Iterations.
+        Iterations; of several targets the most.
     duality_gap_ : float
-        (P - D) / P, evaluated in float64 at the returned model.
-    objective_ : float
+        (P - D) / P, evaluated in float64 at the returned model; of several targets the largest.
+    objective_ : float or ndarray of shape (n_targets,)
         Primal objective P, the function above.
-    dual_objective_ : float
+    dual_objective_ : float or ndarray of shape (n_targets,)
         Dual objective D <= P.
     history_ : chicle_elastic.monitoring.history.History
         A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
@@ -137,6 +137,7 @@ class ChicleElasticNet(LinearRegressor):
     (True, 0.491)
     """
 
+    _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
         "alpha": [Interval(Real, 0.0, None, closed="neither")],
@@ -178,7 +179,7 @@ class ChicleElasticNet(LinearRegressor):
     @property
     def sparse_coef_(self) -> Any:
         """`coef_` as a CSR matrix."""
-        return sparse.csr_matrix(self.coef_[np.newaxis])
+        return sparse.csr_matrix(np.atleast_2d(self.coef_))
 
     @property
     def penalty(self) -> str:
@@ -220,8 +221,8 @@ class ChicleLasso(ChicleElasticNet):
     what                    ChicleLasso                                         Lasso
     ======================  ==================================================  ============================
     ``alpha``               a number > 0                                        >= 0
-    targets                 one; several with                                   one or more
-                            :class:`sklearn.multioutput.MultiOutputRegressor`
+    targets                 one or more, fitted one after the other; of a       one or more
+                            ChunkFolder one
     ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
                             the fit stops; 1e-6                                 length of y; 1e-4
     ``max_iter``            iterations, each of one pass over the data; 1000    sweeps over the columns
@@ -272,19 +273,19 @@ class ChicleLasso(ChicleElasticNet):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_features,), float64
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features), float64
         Weights of the features; most of them may be 0.
-    sparse_coef_ : sparse matrix of shape (1, n_features), float64
+    sparse_coef_ : sparse matrix of shape (1, n_features) or (n_targets, n_features), float64
         The same as CSR.
-    intercept_ : float
+    intercept_ : float or ndarray of shape (n_targets,)
         Intercept.
     n_iter_ : int
-        Iterations.
+        Iterations; of several targets the most.
     duality_gap_ : float
-        (P - D) / P, evaluated in float64 at the returned model.
-    objective_ : float
+        (P - D) / P, evaluated in float64 at the returned model; of several targets the largest.
+    objective_ : float or ndarray of shape (n_targets,)
         Primal objective P, the function above.
-    dual_objective_ : float
+    dual_objective_ : float or ndarray of shape (n_targets,)
         Dual objective D <= P.
     history_ : chicle_elastic.monitoring.history.History
         A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was

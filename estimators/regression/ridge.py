@@ -1,17 +1,32 @@
-"""Ridge regression."""
+"""Ridge regression: of given strength, of a strength found by cross-validation, and as a classifier."""
 
-from numbers import Real
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from sklearn.utils._param_validation import Interval
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, _fit_context
+from sklearn.metrics import check_scoring, get_scorer_names
+from sklearn.model_selection import check_cv
+from sklearn.utils import compute_sample_weight
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
 
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
+from estimators.persistence import SaveMixin
+from estimators.prediction import LinearPredictionMixin
 from estimators.regression.base import LinearRegressor
+from estimators.regression.common import RegressionMixin
+from estimators.streaming import is_folder
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from estimators.regression.targets import Products, Samples
 
 
 class ChicleRidge(LinearRegressor):
@@ -24,8 +39,7 @@ class ChicleRidge(LinearRegressor):
     what                    ChicleRidge                                         Ridge
     ======================  ==================================================  ============================
     ``alpha``               a number > 0                                        >= 0, or one per target
-    targets                 one; several with                                   one or more
-                            :class:`sklearn.multioutput.MultiOutputRegressor`
+    targets                 one or more; of a ChunkFolder one                   one or more
     ``tol``                 relative duality gap (P - D) / P, certified before  measure of the solver, 1e-4
                             the fit stops; 1e-6
     ``max_iter``            iterations, each of one pass over the data; 1000    iterations of the solver
@@ -73,17 +87,17 @@ class ChicleRidge(LinearRegressor):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_features,), float64
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features), float64
         Weights of the features.
-    intercept_ : float
+    intercept_ : float or ndarray of shape (n_targets,)
         Intercept.
     n_iter_ : int
-        Iterations.
+        Iterations; of several targets the most.
     duality_gap_ : float
-        (P - D) / P, evaluated in float64 at the returned model.
-    objective_ : float
+        (P - D) / P, evaluated in float64 at the returned model; of several targets the largest.
+    objective_ : float or ndarray of shape (n_targets,)
         Primal objective P, the function above.
-    dual_objective_ : float
+    dual_objective_ : float or ndarray of shape (n_targets,)
         Dual objective D <= P.
     history_ : chicle_elastic.monitoring.history.History
         A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
@@ -118,6 +132,7 @@ class ChicleRidge(LinearRegressor):
     (True, 0.513)
     """
 
+    _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
         "alpha": [Interval(Real, 0.0, None, closed="neither")],
@@ -162,5 +177,403 @@ class ChicleRidge(LinearRegressor):
             penalises_intercept=False,
         )
 
+    def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
+        from chicle_elastic.runtime.in_process import InProcess
+        from estimators.regression.targets import Products, fit_at_once
+
+        is_alone = isinstance(runtime, InProcess) and runtime.most_tasks() == 1
+        if not is_alone or getattr(self, "_skl_callbacks", False) or not samples.are_products_small():
+            return super()._fit_targets(runtime, samples)
+        products = Products(samples, has_intercept=bool(self.fit_intercept))
+        alphas = np.full(samples.Y.shape[1], float(self.alpha))
+        return fit_at_once(self, samples, products, alphas, alone=ChicleRidge)
+
     def _advice(self) -> str:
         return "raise alpha"
+
+
+class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
+    """Ridge regression whose penalty is found by cross-validation, with a certified duality gap, in this process.
+
+    It is used like :class:`sklearn.linear_model.RidgeCV`, and finds the same penalty and model. Every difference:
+
+    ======================  ==================================================  ============================
+    what                    ChicleRidgeCV                                       RidgeCV
+    ======================  ==================================================  ============================
+    ``alphas``              > 0                                                 with ``cv`` also 0
+    sparse rows             up to as many values of products of columns, or     any
+                            of rows, as the data has; then
+                            :class:`ChicleSearchCV`
+    ``tol``                 relative duality gap of the model, 1e-6             none
+    dtype                   attributes are float64                              those of X
+    only in one             ``max_iter``, ``save``, ``load``                    ``gcv_mode``, metadata
+    ======================  ==================================================  ============================
+
+    Parameters
+    ----------
+    alphas : float or array-like of shape (n_alphas,), default=(0.1, 1.0, 10.0)
+        Penalties to choose from, each > 0.
+    fit_intercept : bool, default=True
+        Whether there is an intercept; it is not penalised.
+    scoring : str or callable, default=None
+        What the choice is by, as in :class:`sklearn.model_selection.GridSearchCV`; None is the mean squared error
+        where each row is left out, and R^2 with `cv`.
+    cv : int, cross-validation generator or iterable, default=None
+        Folds; None leaves out each row, for the price of one fit.
+    store_cv_results : bool, default=False
+        Whether to keep `cv_results_`; not with `cv`.
+    alpha_per_target : bool, default=False
+        Whether each target has a penalty of its own; not with `cv`.
+    tol : float, default=1e-6
+        Relative duality gap of the model, as in :class:`ChicleRidge`.
+    max_iter : int, default=1000
+        Most iterations for a target whose gap rounding leaves above `tol`, as in :class:`ChicleRidge`.
+
+    Attributes
+    ----------
+    alpha_ : float or ndarray of shape (n_targets,)
+        The penalty, or with `alpha_per_target` that of each target.
+    best_score_ : float or ndarray of shape (n_targets,)
+        Its score: minus the mean squared error where `scoring` and `cv` are None.
+    cv_results_ : ndarray of shape (n_samples, n_alphas) or (n_samples, n_targets, n_alphas)
+        With `store_cv_results`: squared errors of rows that were left out (times their weights), or with `scoring`
+        predictions for them.
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features), float64
+        Weights of the features.
+    intercept_ : float or ndarray of shape (n_targets,)
+        Intercept.
+    n_iter_ : int
+        Iterations of the fit to all rows; of several targets the most.
+    duality_gap_ : float
+        (P - D) / P of that fit; of several targets the largest.
+    objective_ : float or ndarray of shape (n_targets,)
+        Its primal objective P, that of :class:`ChicleRidge`.
+    dual_objective_ : float or ndarray of shape (n_targets,)
+        Its dual objective D <= P.
+    history_ : chicle_elastic.monitoring.history.History
+        `history_.method` says how the model was found.
+    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
+        Empty: there are no chunks.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had some.
+
+    See Also
+    --------
+    ChicleSearchCV : Searches on nodes, of chunk folders, and for other parameters.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from estimators import ChicleRidgeCV
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> ChicleRidgeCV(alphas=[1e-3, 1e-2, 1e-1, 1.0]).fit(X, y).alpha_
+    0.01
+    """
+
+    _file_arrays: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_arrays, "cv_results_")
+    _file_values: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_values, "alpha_", "best_score_")
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alphas": ["array-like", Interval(Real, 0, None, closed="neither")],
+        "fit_intercept": ["boolean"],
+        "scoring": [StrOptions(set(get_scorer_names())), callable, None],
+        "cv": ["cv_object"],
+        "store_cv_results": ["boolean"],
+        "alpha_per_target": ["boolean"],
+        "tol": [Interval(Real, 0.0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        alphas: float | Sequence[float] = (0.1, 1.0, 10.0),
+        *,
+        fit_intercept: bool = True,
+        scoring: Any = None,
+        cv: Any = None,
+        store_cv_results: bool = False,
+        alpha_per_target: bool = False,
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+    ) -> None:
+        self.alphas = alphas
+        self.fit_intercept = fit_intercept
+        self.scoring = scoring
+        self.cv = cv
+        self.store_cv_results = store_cv_results
+        self.alpha_per_target = alpha_per_target
+        self.tol = tol
+        self.max_iter = max_iter
+
+    alpha_: Any
+    best_score_: Any
+    cv_results_: Array
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose the penalty, and fit the model to all rows.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Real targets.
+        sample_weight : array-like of shape (n_samples,) or float, default=None
+            Factor of the loss per sample, >= 0, and of the scores.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            A value of X is NaN or infinite, or so large that squares overflow; the message names its column.
+        ValueError
+            X, y or a parameter cannot be used.
+        """
+        from estimators.regression.targets import Products, Samples, fit_at_once
+
+        alphas = np.atleast_1d(np.asarray(self.alphas, dtype=np.float64))
+        if alphas.ndim != 1 or not len(alphas) or not (alphas > 0).all():
+            raise UsageError(f"ChicleRidgeCV needs alphas > 0, one or several, got alphas={self.alphas!r}")
+        if self.cv is not None and (self.store_cv_results or self.alpha_per_target):
+            raise UsageError(
+                "store_cv_results and alpha_per_target are about rows that are left out one at a time; leave cv=None"
+            )
+        search = 'ChicleSearchCV(ChicleRidge(), {"alpha": alphas})'
+        if is_folder(X):
+            raise UsageError(f"ChicleRidgeCV needs X and y in memory; search in a ChunkFolder with {search}")
+        samples = Samples.of(self, X, y, sample_weight)
+        if not samples.are_products_small():
+            raise UsageError(
+                f"ChicleRidgeCV: products of all {min(samples.X.shape)} columns, or rows, are more than X has values; "
+                f"use {search}"
+            )
+        is_flat, has_own = samples.Y.shape[1] == 1, self.alpha_per_target and samples.Y.shape[1] > 1
+        products = Products(samples, has_intercept=self.fit_intercept)
+        self.__dict__.pop("cv_results_", None)
+        if self.cv is None:
+            scores = self._scores_left_out(samples, products, alphas)
+        else:
+            scores = self._scores_of_folds(samples, alphas)
+        best = scores.argmax(axis=0)
+        scores = scores.max(axis=0)
+        self.alpha_, self.best_score_ = (alphas[best], scores) if has_own else (float(alphas[best]), float(scores))
+        chosen = np.broadcast_to(self.alpha_, samples.Y.shape[1])
+        for name, value in fit_at_once(self, samples, products, chosen, alone=ChicleRidge).items():
+            setattr(self, name, value[0] if is_flat and isinstance(value, np.ndarray) else value)
+        if self.store_cv_results and np.asarray(y).ndim == 1:
+            self.cv_results_ = self.cv_results_[:, 0]
+        return self
+
+    def _scores_left_out(self, samples: "Samples", products: "Products", alphas: Array) -> Array:
+        """Score each penalty by predictions of rows that were left out; shape (n_alphas,) or (n_alphas, n_targets)."""
+        has_own = self.alpha_per_target and samples.Y.shape[1] > 1
+        scorer = None if self.scoring is None else check_scoring(self, self.scoring)
+        scores = []
+        if self.store_cv_results:
+            self.cv_results_ = np.empty((*samples.Y.shape, len(alphas)))
+        for i, errors in enumerate(products.errors_of_each_left_out(alphas)):
+            if scorer is None:
+                found = errors**2
+                scores.append(-found.mean(axis=0 if has_own else None))
+            else:
+                roots = np.where(products.roots > 0, products.roots, np.inf)[:, None]
+                found = samples.Y - errors / roots
+                pairs = (
+                    zip(found.T, samples.Y.T, strict=True) if has_own else [(found.reshape(samples.y.shape), samples.y)]
+                )
+                each = [scorer(_Foretold(), predicted, y, **samples.score_weights) for predicted, y in pairs]
+                scores.append(np.array(each) if has_own else each[0])
+            if self.store_cv_results:
+                self.cv_results_[:, :, i] = found
+        return np.array(scores)
+
+    def _scores_of_folds(self, samples: "Samples", alphas: Array) -> Array:
+        """Score each penalty by predictions of folds that were left out; shape (n_alphas,)."""
+        from estimators.regression.targets import Products
+
+        scorer = check_scoring(self, self.scoring)
+        scores = []
+        for train, test in check_cv(self.cv).split(samples.X, samples.y):
+            products = Products(samples.take(train), has_intercept=self.fit_intercept)
+            left_out = samples.take(test)
+            fold = []
+            for alpha in alphas:
+                coef = products.weights_of(products.solutions(alpha))
+                found = np.asarray(left_out.X @ coef) + (products.target_means - products.means @ coef)
+                fold.append(scorer(_Foretold(), found.reshape(left_out.y.shape), left_out.y, **left_out.score_weights))
+            scores.append(fold)
+        return np.array(np.mean(scores, axis=0))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class _Foretold(RegressorMixin, BaseEstimator):
+    """Predicts what it is given: scorers want an estimator."""
+
+    def predict(self, X: Array) -> Array:
+        """Return the predictions."""
+        return X
+
+
+class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, BaseEstimator):
+    """Classifier by ridge regression on targets -1 and 1, with a certified duality gap, on one machine or many.
+
+    It is used like :class:`sklearn.linear_model.RidgeClassifier`, and finds the same model. Every difference:
+
+    ======================  ==================================================  ============================
+    what                    ChicleRidgeClassifier                               RidgeClassifier
+    ======================  ==================================================  ============================
+    ``alpha``               a number > 0                                        >= 0
+    labels                  one per sample                                      one, or several
+    ``tol``                 relative duality gap (P - D) / P, 1e-6              measure of the solver, 1e-4
+    method                  that of :class:`ChicleRidge`, with a target for     ``solver``, ``positive``
+                            each class, or one for two classes
+    dtype                   attributes are float64                              ``coef_`` has the dtype of X
+    only in one             ``chunk_size``, ``runtime``, ``n_workers``,         ``copy_X``
+                            ``policy``, ``save``, ``load``
+    ======================  ==================================================  ============================
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Factor of the squared length of `coef_`, > 0. Larger values regularise more.
+    fit_intercept : bool, default=True
+        Whether there is an intercept; it is not penalised.
+    class_weight : dict or "balanced", default=None
+        Factor of the loss per class; "balanced" gives all classes the same sum of weights.
+    tol : float, default=1e-6
+        Relative duality gap at which the fit stops, as in :class:`ChicleRidge`.
+    max_iter : int, default=1000
+        Most iterations, each of one pass over the data.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffle of rows for several tasks.
+    verbose, chunk_size, runtime, n_workers, policy, logdir
+        As in :class:`ChicleRidge`. On several tasks there is a job for each class.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features), float64
+        Weights of the features.
+    intercept_ : ndarray of shape (1,) or (n_classes,), float64
+        Intercepts.
+    objective_, dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
+        Primal objectives P and dual objectives D <= P.
+    n_iter_, duality_gap_, history_, ledger_, n_features_in_, feature_names_in_
+        As in :class:`ChicleRidge`.
+
+    See Also
+    --------
+    ChicleLogisticRegression : It has probabilities, and takes chunk folders.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from estimators import ChicleRidgeClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ChicleRidgeClassifier().fit(X, y)
+    >>> bool(model.duality_gap_ <= 1e-6), round(model.score(X, y), 2)
+    (True, 0.85)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **ChicleRidge._parameter_constraints,
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+    }
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        random_state: Any = None,
+        verbose: int = 0,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
+        logdir: str | PathLike[str] | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.n_workers = n_workers
+        self.policy = policy
+        self.logdir = logdir
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,) or float, default=None
+            Factor of the loss per sample, >= 0.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            A value of X is NaN or infinite, or so large that squares overflow; the message names its column.
+        ValueError
+            X, y or a parameter cannot be used.
+        """
+        from estimators.checks import validated_samples
+        from estimators.inputs import encode_labels
+        from estimators.weights import require_two_classes
+
+        if is_folder(X):
+            raise UsageError(
+                "ChicleRidgeClassifier needs X and y in memory; fit ChicleLogisticRegression to a ChunkFolder"
+            )
+        X, y = validated_samples(self, X, y)
+        check_classification_targets(y)
+        self.classes_, codes, counts = encode_labels(y)
+        require_two_classes(type(self).__name__, self.classes_, counts, None)
+        weights = sample_weight
+        if sample_weight is not None or self.class_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            weights = weights * compute_sample_weight(self.class_weight, y)
+        num_classes = len(self.classes_)
+        is_class = codes[:, None] == (np.arange(num_classes) if num_classes > 2 else np.ones(1))
+        params = {name: value for name, value in self.get_params(deep=False).items() if name != "class_weight"}
+        model = ChicleRidge(**params).fit(X, np.where(is_class, 1.0, -1.0).squeeze(), weights)
+        self.coef_ = np.atleast_2d(model.coef_)
+        for name in ("intercept_", "objective_", "dual_objective_"):
+            setattr(self, name, np.atleast_1d(getattr(model, name)))
+        for name in ("n_iter_", "duality_gap_", "history_", "ledger_"):
+            setattr(self, name, getattr(model, name))
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

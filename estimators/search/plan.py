@@ -56,6 +56,8 @@ def reason_against(call: SearchCall) -> str:
     name = type(estimator).__name__
     if type(estimator) not in SHARING:
         return f"{name} is none of {', '.join(each.__name__ for each in SHARING)}"
+    if np.ndim(call.y) == 2:
+        return "y has several targets"
     if getattr(estimator, "_skl_callbacks", ()):
         return "callbacks are told of each fit"
     for parameter in LEFT_OUT:

@@ -7,7 +7,6 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
-from sklearn.multioutput import MultiOutputRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
@@ -163,16 +162,6 @@ def test_a_first_iteration_alone_leaves_the_mean():
     assert not model.coef_.any()
     assert model.intercept_ == pytest.approx(y.mean())
     assert model.duality_gap_ == pytest.approx(min(recomputed_gap(model, X, y), 1.0), rel=1e-9)
-
-
-def test_several_targets_go_through_scikit_learn():
-    """One fit each."""
-    X, y = diabetes()
-    Y = np.column_stack([y, -2.0 * y])
-    model = MultiOutputRegressor(ChicleRidge(alpha=ALPHA)).fit(X, Y)
-    np.testing.assert_allclose(model.predict(X), Ridge(alpha=ALPHA).fit(X, Y).predict(X), rtol=1e-8)
-    with pytest.raises(ValueError, match="should be a 1d array"):
-        ChicleRidge().fit(X, Y)
 
 
 def test_a_grid_search_finds_what_that_of_ridge_finds():

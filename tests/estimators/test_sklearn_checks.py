@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from estimators import ChicleLogisticRegression, ChicleSVM
+from estimators import ChicleLogisticRegression, ChicleRidgeClassifier, ChicleRidgeCV, ChicleSVM
 
 WEIGHT_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": "compares to 1e-7; passes at tol=0, see below",
@@ -18,6 +18,9 @@ ESTIMATORS = [
     ChicleSVM(),
     ChicleLogisticRegression(),
     ChicleSVM(loss="squared_hinge", class_weight="balanced", store_duals=True),
+    ChicleRidgeCV(),
+    ChicleRidgeCV(cv=3),
+    ChicleRidgeClassifier(),
 ]
 
 

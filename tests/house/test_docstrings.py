@@ -30,6 +30,8 @@ WITH_EXAMPLES = {
     "estimators.regression.huber.ChicleHuber",
     "estimators.regression.poisson.ChiclePoisson",
     "estimators.regression.ridge.ChicleRidge",
+    "estimators.regression.ridge.ChicleRidgeCV",
+    "estimators.regression.ridge.ChicleRidgeClassifier",
     "estimators.regression.svr.ChicleSVR",
     "estimators.search.search_cv.ChicleSearchCV",
     "estimators.svm.ChicleSVM",

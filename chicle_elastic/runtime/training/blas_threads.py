@@ -20,17 +20,19 @@ _before: list[int] = []
 _num_jobs = 0
 
 
+def blas_threads_of(trainer: Trainer) -> contextlib.AbstractContextManager[None]:
+    """Give BLAS one thread meanwhile, unless the trainer wants more; then leave it alone."""
+    return contextlib.nullcontext() if trainer.uses_blas_threads else one_blas_thread()
+
+
 @contextlib.contextmanager
-def blas_threads_of(trainer: Trainer) -> Iterator[None]:
-    """Give BLAS one thread meanwhile, unless the trainer wants more; then leave it alone.
+def one_blas_thread() -> Iterator[None]:
+    """Give BLAS one thread meanwhile.
 
     Most libraries have one number of threads per process. So the jobs of a process are counted: the last one to end
     gives the threads back. A library that is built on OpenMP has a number per thread of the caller.
     """
     global _num_jobs
-    if trainer.uses_blas_threads:
-        yield
-        return
     with _lock:
         own = [library.get_num_threads() for library in _libraries()]
         if _num_jobs == 0:

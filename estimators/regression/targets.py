@@ -1,0 +1,280 @@
+"""Several targets in one fit: of squares with an l2 penalty all at once, of other regressions one after the other.
+
+Shapes: n rows, d columns, K targets; m is the smaller one of n and d. With X rows less their weighted means and times
+the roots s of their weights, Y targets alike, and G = X'X (d <= n) or X X', ridge regression solves
+
+    d <= n:  (G + alpha) W = X'Y                      n < d:  (G + alpha) A = Y,  W = X'A
+
+so one factor of G + alpha serves all targets. The gap follows from what is left of these equations, e:
+
+    d <= n:  |e|^2 / alpha,  P = |Y|^2 - <W, X'Y + e>  n < d:  e'Ge / alpha,  P = |e + alpha A|^2 + alpha A'GA
+
+Nothing of that reads X again. Rounding of the products counts as a part of the gap; targets whose gap is then above
+`tol` are fitted one after the other, by the regression that looks at their residuals.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
+from sklearn.utils.validation import _check_sample_weight
+
+from chicle_elastic.chunks.rows import as_floats
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.runtime.training.blas_threads import one_blas_thread
+from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from estimators.checks import require_finite, require_finite_model, require_moderate, validated_samples
+from estimators.regression.common import require_weight
+
+EPS = float(np.finfo(np.float64).eps)
+LEAST_RESIDUAL = 1e-10
+"""Share of the targets below which residuals are rounding, as in `newton.steps`."""
+METHOD = "one factor of the products of all columns (of rows, where those are fewer) for all targets"
+RESULTS = ("coef_", "intercept_", "objective_", "dual_objective_")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Samples:
+    """Validated rows with several targets.
+
+    Attributes:
+        X: ndarray or CSR matrix of shape (n, d).
+        Y: ndarray of shape (n, K), float64.
+        weights: ndarray of shape (n,), float64, or None.
+    """
+
+    X: Any
+    Y: Array
+    weights: Array | None
+
+    @classmethod
+    def of(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> "Samples":
+        """Validate the arguments of `fit`; attributes of the features are set.
+
+        Raises:
+            DataError: A value of X is NaN, infinite, or so large that squares overflow.
+            UsageError: All weights are 0.
+            ValueError: Anything else that scikit-learn refuses.
+        """
+        X, y = validated_samples(estimator, X, y, has_real_targets=True, multi_output=True)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            require_weight(type(estimator).__name__, float(weights.sum()))
+        found = cls(X=X, Y=y.astype(np.float64, copy=False).reshape(len(y), -1), weights=weights)
+        require_moderate(estimator, found.hook_arguments, is_first=True)
+        return found
+
+    @property
+    def hook_arguments(self) -> dict[str, Any]:
+        """The data as messages want it."""
+        return {"X": self.X, "y": self.Y, "metadata": self.score_weights}
+
+    @property
+    def y(self) -> Array:
+        """The targets as scorers want them, flat where there is one."""
+        return self.Y if self.Y.shape[1] > 1 else self.Y[:, 0]
+
+    @property
+    def score_weights(self) -> dict[str, Array]:
+        """The weights as an argument of a scorer."""
+        return {} if self.weights is None else {"sample_weight": self.weights}
+
+    def take(self, rows: Array) -> "Samples":
+        """Return some of the rows."""
+        weights = None if self.weights is None else self.weights[rows]
+        return Samples(X=self.X[rows], Y=self.Y[rows], weights=weights)
+
+    def are_products_small(self) -> bool:
+        """Say whether the products fit into a message, or take no more memory than the data."""
+        return min(self.X.shape) ** 2 <= max(MOST_BLOCK_VALUES, self.X.size + self.Y.size)
+
+
+class Products:
+    """Centred rows and targets, and their products.
+
+    Args:
+        samples: The data.
+        has_intercept: Whether rows and targets are centred.
+
+    Attributes:
+        roots: Roots s of the weights, shape (n,).
+        targets: Y, shape (n, K).
+        means, target_means: What was taken from rows and targets, shapes (d,) and (K,).
+        is_wide: Whether n < d.
+        size: Sum of the squares that the products are made of.
+    """
+
+    def __init__(self, samples: Samples, *, has_intercept: bool) -> None:
+        X, Y, (n, d) = samples.X, samples.Y, samples.X.shape
+        weights = np.ones(n) if samples.weights is None else samples.weights
+        self.total = float(weights.sum()) if has_intercept else np.inf
+        self.roots = np.sqrt(weights)
+        self.target_means = weights @ Y / self.total
+        self.targets = (Y - self.target_means) * self.roots[:, None]
+        self.floor = LEAST_RESIDUAL**2 * (weights @ (Y * Y))
+        self.is_wide = n < d
+        if sparse.issparse(X):  # zeros stay zeros: what means change is taken from the products
+            self.means = X.T @ weights / self.total
+            self._rows: Any = sparse.diags_array(self.roots).dot(X.astype(np.float64))
+            self._shift = self.means
+            self.size = float((self._rows.data**2).sum())
+        else:
+            rows = as_floats(X, np.float64)
+            self.means = weights @ rows / self.total
+            rows = rows - self.means
+            if samples.weights is not None:
+                rows *= self.roots[:, None]
+            self._rows, self._shift = rows, np.zeros(d)
+            self.size = float(np.vdot(rows, rows))
+
+    def times(self, W: Array) -> Array:
+        """Return X W."""
+        return np.asarray(self._rows @ W - np.outer(self.roots, self._shift @ W))
+
+    def adjoint(self, A: Array) -> Array:
+        """Return X' A."""
+        return np.asarray(self._rows.T @ A - np.outer(self._shift, self.roots @ A))
+
+    @cached_property
+    def right(self) -> Array:
+        """Right-hand sides of the equations: X'Y of shape (d, K), or Y where rows are fewer."""
+        return self.targets if self.is_wide else self.adjoint(self.targets)
+
+    @cached_property
+    def gram(self) -> Array:
+        """G, shape (m, m)."""
+        rows, shift, roots = self._rows, self._shift, self.roots
+        found = rows @ rows.T if self.is_wide else rows.T @ rows
+        if not sparse.issparse(found):
+            return np.asarray(found)
+        found = found.toarray()
+        if self.is_wide:
+            beside = np.outer(rows @ shift, roots)
+            return np.asarray(found - beside - beside.T + (shift @ shift) * np.outer(roots, roots))
+        return np.asarray(found - np.outer(shift, shift) * (self.total if np.isfinite(self.total) else 0.0))
+
+    def solutions(self, alpha: float, columns: Any = slice(None)) -> Array:
+        """Solve the equations for some targets; shape (m, number of them).
+
+        Raises:
+            LinAlgError: G + alpha has no factor, because rounding of G is larger than alpha.
+        """
+        matrix = self.gram.copy()
+        matrix[np.diag_indices_from(matrix)] += alpha
+        with one_blas_thread():
+            factor = cho_factor(matrix, overwrite_a=True)
+        return np.asarray(cho_solve(factor, self.right[:, columns]))
+
+    def weights_of(self, solutions: Array) -> Array:
+        """Return W, shape (d, number of targets)."""
+        return self.adjoint(solutions) if self.is_wide else solutions
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def certificates(self, solutions: Array, alpha: float, columns: Any = slice(None)) -> tuple[Array, Array, Array]:
+        """P, D and the relative gap of each target, what rounding of the products may hide included."""
+        right, squares = self.right[:, columns], (self.targets[:, columns] ** 2).sum(axis=0)
+        products = self.gram @ solutions
+        left = right - products - alpha * solutions
+        rounding = EPS * self.size * np.sqrt((solutions**2).sum(axis=0))
+        if self.is_wide:
+            primal = ((left + alpha * solutions) ** 2).sum(axis=0) + alpha * (solutions * products).sum(axis=0)
+            gap = (np.sqrt((left * (self.gram @ left)).sum(axis=0).clip(0)) + np.sqrt(self.size) * rounding) ** 2
+        else:
+            primal = squares - (solutions * (right + left)).sum(axis=0)
+            gap = (np.sqrt((left**2).sum(axis=0)) + rounding) ** 2
+        gap = gap / alpha + EPS * squares
+        primal = np.maximum(primal, 0.0)
+        return primal, np.maximum(primal - gap, 0.0), gap / np.maximum(primal, np.maximum(self.floor[columns], TINY))
+
+    def errors_of_each_left_out(self, alphas: Array) -> Iterator[Array]:
+        """Yield by alpha the errors of Y where each row was left out of the fit, times s; shape (n, K)."""
+        gram, unit = self.gram, self.roots / np.sqrt(self.total)
+        if self.is_wide:  # the intercept gets an eigenvalue of its own, else it is lost among others that are 0
+            gram = gram + self.size * np.outer(unit, unit)
+        with one_blas_thread():
+            values, vectors = eigh(gram)
+        values = values.clip(0.0)[:, None]
+        basis = vectors if self.is_wide else self.times(vectors)
+        turned, squares = vectors.T @ self.right, basis**2
+        for alpha in alphas:
+            if self.is_wide:
+                share = alpha / (values + alpha)
+                errors, free = basis @ (share * turned), squares @ share
+                free -= (unit**2 * alpha / (self.size + alpha))[:, None]
+            else:
+                share = 1.0 / (values + alpha)
+                errors, free = self.targets - basis @ (share * turned), 1.0 - squares @ share
+                free -= (unit**2)[:, None]
+            yield errors / free
+
+
+def fit_at_once(
+    estimator: Any, samples: Samples, products: Products, alphas: Array, *, alone: Callable[..., Any]
+) -> dict[str, Any]:
+    """Return the attributes of a ridge regression of all targets.
+
+    Args:
+        estimator: What data that cannot be is called by.
+        samples: The data.
+        products: Of the same.
+        alphas: Penalty of each target, shape (K,).
+        alone: Makes the ridge regression of a target that has to be fitted by itself.
+
+    Raises:
+        DataError: Values are not finite, or squares overflow.
+    """
+    if not (np.isfinite(products.gram).all() and np.isfinite(products.right).all()):
+        require_finite(estimator, samples.X)
+        require_finite_model(estimator, np.full(1, np.nan), samples.hook_arguments)
+    K, d = samples.Y.shape[1], samples.X.shape[1]
+    coef, gaps = np.zeros((K, d)), np.full(K, np.inf)
+    primal, dual = np.zeros((2, K))
+    for alpha in np.unique(alphas):
+        columns = np.flatnonzero(alphas == alpha) if len(np.unique(alphas)) > 1 else slice(None)
+        try:
+            found = products.solutions(alpha, columns)
+        except LinAlgError:
+            continue
+        primal[columns], dual[columns], gaps[columns] = products.certificates(found, alpha, columns)
+        coef[columns] = products.weights_of(found).T
+    attributes: dict[str, Any] = {
+        "coef_": coef,
+        "intercept_": products.target_means - coef @ products.means,
+        "objective_": primal,
+        "dual_objective_": dual,
+        "n_iter_": 1,
+        "history_": History(),
+        "ledger_": JobLedger(),
+    }
+    attributes["history_"].methods = {1: METHOD}
+    for k in np.flatnonzero(~(gaps <= estimator.tol)):
+        params = {name: getattr(estimator, name) for name in ("fit_intercept", "tol", "max_iter")}
+        part = alone(alphas[k], **params).fit(samples.X, samples.Y[:, k], samples.weights)
+        for name in RESULTS:
+            attributes[name][k] = getattr(part, name)
+        gaps[k], attributes["n_iter_"] = part.duality_gap_, max(attributes["n_iter_"], part.n_iter_)
+    attributes["duality_gap_"] = float(gaps.max())
+    return attributes
+
+
+def fit_one_by_one(estimator: Any, samples: Samples) -> dict[str, Any]:
+    """Return the attributes of fits of an estimator to each target; history and ledger are those of the largest gap."""
+    params, parts = estimator.get_params(deep=False), []
+    before: Any = getattr(estimator, "coef_", ()) if params.get("warm_start") else ()
+    for k, y in enumerate(samples.Y.T):
+        part = type(estimator)(**params)
+        if np.shape(before) == (samples.Y.shape[1], samples.X.shape[1]):
+            part.coef_, part.intercept_ = estimator.coef_[k], estimator.intercept_[k]
+        parts.append(part.fit(samples.X, y, samples.weights))
+    worst = max(parts, key=lambda part: part.duality_gap_)
+    attributes = {name: np.array([getattr(part, name) for part in parts]) for name in RESULTS}
+    attributes |= {name: getattr(worst, name) for name in ("duality_gap_", "history_", "ledger_")}
+    return {**attributes, "n_iter_": max(part.n_iter_ for part in parts)}

@@ -1,0 +1,221 @@
+"""Several targets in one fit, the penalty that cross-validation finds, and classes as targets: as scikit-learn's."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_iris
+from sklearn.linear_model import ElasticNet, Ridge, RidgeClassifier, RidgeCV
+from sklearn.multioutput import MultiOutputRegressor
+
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from estimators import (
+    ChicleElasticNet,
+    ChicleLasso,
+    ChicleRidge,
+    ChicleRidgeClassifier,
+    ChicleRidgeCV,
+    ChicleSearchCV,
+    ChicleSVR,
+)
+from tests.estimators.test_ridge import objective, recomputed_gap, write
+
+ALPHAS = np.logspace(-2, 3, 6)
+
+
+def problem(is_wide=False):
+    """Rows with zeros and without a mean of 0, four targets, the last one constant, and weights."""
+    n, d = (30, 80) if is_wide else (150, 20)
+    rng = np.random.default_rng(n)
+    X = rng.normal(size=(n, d)) + 0.5
+    X[np.abs(X) < 0.5] = 0.0
+    Y = X @ rng.normal(size=(d, 4)) + 3.0 * rng.normal(size=(n, 4)) + 5.0
+    Y[:, 3] = 2.5
+    return X, Y, rng.uniform(0.0, 2.0, size=n)
+
+
+def one_of(model, k):
+    """The model of one target, for what looks at one."""
+    part = type(model)(**model.get_params(deep=False))
+    part.coef_, part.intercept_ = model.coef_[k], model.intercept_[k]
+    return part
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, lambda X: X.astype(np.float32)])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_ridge_of_many_targets_is_that_of_each(is_wide, form, fit_intercept, has_weights):
+    """Model, objectives and gaps, which are those of the model that is returned."""
+    X, Y, weights = problem(is_wide)
+    X, weights = np.asarray(form(X).astype(np.float64) @ np.eye(X.shape[1])), weights if has_weights else None
+    model = ChicleRidge(alpha=0.7, fit_intercept=fit_intercept).fit(form(X), Y, weights)
+    expected = Ridge(alpha=0.7, fit_intercept=fit_intercept).fit(X, Y, weights)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(model.predict(form(X)), expected.predict(X), rtol=1e-9, atol=1e-9)
+    assert model.duality_gap_ <= 1e-6
+    for k in range(3):
+        assert model.objective_[k] == pytest.approx(objective(one_of(model, k), X, Y[:, k], weights), rel=1e-9)
+        assert recomputed_gap(one_of(model, k), X, Y[:, k], weights) <= 1e-9
+        assert 0 <= model.objective_[k] - model.dual_objective_[k] <= 1e-6 * model.objective_[k]
+
+
+@pytest.mark.parametrize(("X_scale", "params"), [(1.0, {"tol": 1e-17}), (1e7, {"alpha": 1e-6, "tol": 1e-9})])
+def test_targets_that_products_cannot_certify_are_fitted_by_themselves(X_scale, params):
+    """Rounding counts as a gap, so that only residuals tell; the model is still good, and its gap the largest."""
+    X, Y, _ = problem()
+    X, model = X * X_scale, ChicleRidge(**{"max_iter": 20, **params})
+    parts = [ChicleRidge(**model.get_params()).fit(X, y) for y in Y[:, :3].T]
+    model.fit(X, Y[:, :3])
+    np.testing.assert_allclose(model.coef_, [part.coef_ for part in parts], rtol=1e-6)
+    assert model.duality_gap_ == max(part.duality_gap_ for part in parts)
+    assert model.n_iter_ > 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ChicleRidge(runtime=InProcess(num_tasks=3), chunk_size=5_000, random_state=0),
+        ChicleElasticNet(alpha=0.1),
+        ChicleLasso(alpha=0.1, warm_start=True),
+    ],
+    ids=["ridge", "elastic_net", "lasso"],
+)
+def test_other_fits_take_one_target_after_the_other(model):
+    """Each as if it were alone; a fit that goes on begins with the model of its target."""
+    X, Y, weights = problem()
+    model.fit(X, Y, weights)
+    parts = [type(model)(**model.get_params(deep=False)).fit(X, y, weights) for y in Y.T]
+    np.testing.assert_allclose(model.coef_, [part.coef_ for part in parts], rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(model.intercept_, [part.intercept_ for part in parts])
+    assert model.duality_gap_ == max(part.duality_gap_ for part in parts)
+    assert model.history_.method == parts[0].history_.method
+    if getattr(model, "warm_start", False):
+        first = model.coef_
+        assert model.sparse_coef_.shape == first.shape
+        np.testing.assert_allclose(model.fit(X, Y, weights).coef_, first, rtol=1e-6, atol=1e-9)
+
+
+def test_shapes_are_those_of_scikit_learn():
+    """A column for each target, and one of a target that is alone."""
+    X, Y, _ = problem()
+    for ours, theirs in ((ChicleRidge(), Ridge()), (ChicleElasticNet(), ElasticNet()), (ChicleRidgeCV(), RidgeCV())):
+        for y in (Y, Y[:, 0]):
+            ours.fit(X, y), theirs.fit(X, y)
+            for name in ("coef_", "intercept_"):
+                assert np.shape(getattr(ours, name)) == np.shape(getattr(theirs, name))
+            assert ours.predict(X).shape == theirs.predict(X).shape
+        assert ours.fit(X, Y[:, :3]).score(X, Y[:, :3]) == pytest.approx(theirs.fit(X, Y[:, :3]).score(X, Y[:, :3]))
+
+
+def test_regressions_of_one_target_go_through_scikit_learn():
+    """One fit each; by itself such an estimator says that it takes one."""
+    X, Y, _ = problem()
+    model = MultiOutputRegressor(ChicleSVR()).fit(X, Y)
+    np.testing.assert_array_equal(model.predict(X)[:, 1], ChicleSVR().fit(X, Y[:, 1]).predict(X))
+    with pytest.raises(ValueError, match="should be a 1d array"):
+        ChicleSVR().fit(X, Y)
+
+
+def test_a_search_over_several_targets_is_that_of_scikit_learn():
+    """Its fits share no rows, and are as fast as they are."""
+    X, Y, _ = problem()
+    search = ChicleSearchCV(ChicleRidge(), {"alpha": ALPHAS}, cv=3).fit(X, Y)
+    model = ChicleRidgeCV(ALPHAS, cv=3).fit(X, Y)
+    assert search.best_params_ == {"alpha": model.alpha_}
+    assert search.best_score_ == pytest.approx(model.best_score_, rel=1e-9)
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("has_weights", [False, True])
+@pytest.mark.parametrize("num_targets", [0, 3])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"store_cv_results": True},
+        {"scoring": "neg_mean_absolute_error", "store_cv_results": True, "fit_intercept": False},
+        {"cv": 5},
+        {"cv": 3, "scoring": "neg_mean_squared_error"},
+    ],
+    ids=str,
+)
+def test_cross_validation_finds_what_that_of_scikit_learn_finds(is_wide, form, has_weights, num_targets, params):
+    """The penalty, its score, the model, and what it was chosen by."""
+    X, Y, weights = problem(is_wide)
+    y, weights = Y[:, :num_targets] if num_targets else Y[:, 0], weights + 0.1 if has_weights else None
+    model = ChicleRidgeCV(ALPHAS, **params).fit(form(X), y, weights)
+    expected = RidgeCV(ALPHAS, **params).fit(X, y, weights)
+    assert model.alpha_ == expected.alpha_
+    assert model.best_score_ == pytest.approx(expected.best_score_, rel=1e-8)
+    assert model.duality_gap_ <= 1e-6
+    np.testing.assert_allclose(model.predict(form(X)), expected.predict(X), rtol=1e-8, atol=1e-8)
+    if "cv" not in params:
+        np.testing.assert_allclose(model.cv_results_, expected.cv_results_, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("scoring", [None, "neg_mean_absolute_error"])
+def test_each_target_may_have_a_penalty_of_its_own(scoring, tmp_path):
+    """And they are in the file of the model."""
+    X, Y, weights = problem()
+    Y[:, 1] = Y[::-1, 1]  # noise
+    model = ChicleRidgeCV(ALPHAS, alpha_per_target=True, scoring=scoring).fit(X, Y[:, :3], weights + 0.1)
+    expected = RidgeCV(ALPHAS, alpha_per_target=True, scoring=scoring).fit(X, Y[:, :3], weights + 0.1)
+    assert len(set(model.alpha_.tolist())) > 1
+    np.testing.assert_array_equal(model.alpha_, expected.alpha_)
+    np.testing.assert_allclose(model.best_score_, expected.best_score_)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-8)
+    model.save(tmp_path / "model.npz")
+    loaded = ChicleRidgeCV.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    np.testing.assert_array_equal(loaded.alpha_, model.alpha_)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2])
+@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 2.0, 1: 1.0, 2: 0.5}])
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_the_classifier_is_that_of_scikit_learn(num_tasks, class_weight, num_classes, tmp_path):
+    """Targets of -1 and 1; a file brings it back."""
+    X, y = load_iris(return_X_y=True)
+    X, y = X[20 : 50 * num_classes], y[20 : 50 * num_classes]
+    model = ChicleRidgeClassifier(class_weight=class_weight, runtime=InProcess(num_tasks=num_tasks)).fit(X, y)
+    expected = RidgeClassifier(class_weight=class_weight).fit(X, y)
+    np.testing.assert_allclose(model.coef_, np.atleast_2d(expected.coef_), rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+    model.save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(ChicleRidgeClassifier.load(tmp_path / "model.npz").predict(X), model.predict(X))
+
+
+def test_data_and_parameters_that_cannot_be_are_refused(tmp_path, monkeypatch):
+    """With what to do instead."""
+    from estimators import checks
+
+    X, Y, weights = problem()
+    folder = write(tmp_path / "folder", X, Y[:, 0])
+    for model in (ChicleRidgeCV(), ChicleRidgeClassifier()):
+        with pytest.raises(UsageError, match="in memory"):
+            model.fit(folder, None)
+    for model in (ChicleRidge(), ChicleRidgeCV()):
+        with pytest.raises(ValueError, match=r"non-zero number|all weights are 0"):
+            model.fit(X, Y, 0.0 * weights)
+    for params in ({"alphas": [1.0, 0.0]}, {"alphas": []}, {"cv": 3, "store_cv_results": True}):
+        with pytest.raises(UsageError, match=r"alphas|leave cv=None"):
+            ChicleRidgeCV(**params).fit(X, Y)
+    rng = np.random.default_rng(0)
+    with pytest.raises(UsageError, match="ChicleSearchCV"):
+        ChicleRidgeCV().fit(
+            sparse.random(3000, 3000, density=1e-3, format="csr", random_state=rng), rng.normal(size=3000)
+        )
+    X[11, 2] = np.inf
+    monkeypatch.setattr(checks, "MAX_VALUES_CHECKED_FIRST", 0)
+    with np.errstate(invalid="ignore"), pytest.raises(DataError, match="infinity in column 2, row 11"):
+        ChicleRidge().fit(X, Y)
+
+
+def test_products_that_are_larger_than_the_data_are_not_made():
+    """Sparse rows with many columns are fitted one target after the other, by conjugate gradients."""
+    X = sparse.random(2500, 2600, density=2e-3, format="csr", random_state=0)
+    Y = X @ np.random.default_rng(0).normal(size=(2600, 2))
+    model = ChicleRidge().fit(X, Y)
+    assert "conjugate gradients" in model.history_.method
+    assert model.coef_.shape == (2, 2600)
