@@ -118,7 +118,7 @@ def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
 def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
     """In a pass of any phase; nothing is left over."""
     rng = np.random.default_rng(0)
-    state = L1State.fresh(3, 5, objective_of(Loss.LOGISTIC), is_whole=is_whole, is_rough=True, most_columns=7)
+    state = L1State.fresh(3, 5, objective_of(Loss.LOGISTIC), is_whole=is_whole, most_columns=7)
     state.turn, state.num_rows, state.norms = 2, 40.0, rng.normal(size=5)
     for output in state.outputs:
         output.phase = phase
@@ -134,7 +134,7 @@ def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
 def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
     """A state behind its look, and its objective."""
     objective = objective_of(loss)
-    state = L1State.fresh(1, D, objective, is_whole=is_whole, is_rough=True, most_columns=300)
+    state = L1State.fresh(1, D, objective, is_whole=is_whole, most_columns=300)
     sums = np.zeros(state.sums_size)
     sums[1], sums[HEAD + D : HEAD + 2 * D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
     model = steps.advance(state, np.zeros(D), sums, objective)

@@ -14,7 +14,7 @@ from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, Out
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import dual_values
 from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
-from chicle_elastic.solvers.linear.rows import add_dense
+from chicle_elastic.solvers.linear.products import add_dense_products
 from chicle_elastic.solvers.linear.tables import Bounds
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class L1Solver(PassSolver):
         return scores
 
     def _multiply(self, state: L1State, output: OutputState, curvatures: Array, sums: Array) -> None:
-        local, columns, is_rough = self.local, output.columns, output.is_rough
+        local, columns = self.local, output.columns
         if state.is_parabola and not local.rows.is_sparse:
             # Products of the intercept, last, are known. Centring the products of rows would cost digits.
             means = state.means[:-1]
@@ -147,9 +147,9 @@ class L1Solver(PassSolver):
                 means = means[columns]
             sums = sums[: len(means) * (len(means) + 1) // 2]
             blocks = [np.asarray(block.rows) for block in local.tables.keep_alive]
-            add_dense(blocks, curvatures, columns, None, sums, rough=blocks if is_rough else None, shift=means)
+            add_dense_products(blocks, curvatures, columns, None, sums, shift=means)
         else:
-            local.rows.add_products(curvatures, columns, sums, is_rough=is_rough)
+            local.rows.add_products(curvatures, columns, sums)
 
     def _from_columns(self, state: L1State, k: int, output: OutputState, w: Array, budget: Budget) -> Array:
         """The direction of the task that has all rows, shape (D,)."""

@@ -55,7 +55,6 @@ class OutputState(ProgressState):
             before was much too long; the model then trusts w more.
         num_solved: Directions found since the beginning, or since a certificate was not good enough.
         num_still: Steps in a row that lowered neither the objective nor the gap.
-        is_rough: Products are summed up in float32.
         is_chosen: The direction has the length that a search has found.
         slopes: sum_i a_i x_i of the slopes a_i at w, shape (D,).
         direction: Where to go from w, shape (D,). At rest from w to where the duals are the slopes, which may be less
@@ -73,7 +72,6 @@ class OutputState(ProgressState):
     damping: float = 0.0
     num_solved: int = 0
     num_still: int = 0
-    is_rough: bool = False
     is_chosen: bool = False
     slopes: Array = field(default_factory=nothing)
     direction: Array = field(default_factory=nothing)
@@ -121,9 +119,7 @@ class L1State(ProgressState):
     outputs: list[OutputState]
 
     @classmethod
-    def fresh(
-        cls, num_outputs: int, D: int, objective: Objective, *, is_whole: bool, is_rough: bool, most_columns: int
-    ) -> "L1State":
+    def fresh(cls, num_outputs: int, D: int, objective: Objective, *, is_whole: bool, most_columns: int) -> "L1State":
         """Before the first pass."""
         return cls(
             is_whole=is_whole,
@@ -131,7 +127,7 @@ class L1State(ProgressState):
             most_columns=most_columns,
             num_sides=objective.num_sides,
             D=D,
-            outputs=[OutputState(is_rough=is_rough) for _ in range(num_outputs)],
+            outputs=[OutputState() for _ in range(num_outputs)],
         )
 
     @property

@@ -24,10 +24,9 @@ Of the squared loss (lasso and elastic net, as scikit-learn's ElasticNet has the
 their sum S: sum_i s_i r_i^2 / (2 S) + alpha l1_ratio |w|_1 + alpha (1 - l1_ratio)/2 |w|^2) the model is the objective.
 So its end is w whatever the objective is there, products are kept, and with those of all columns one solution is all: a
 certificate follows in place of an evaluation. Rows and targets are centred by weighted means, dense rows before they
-are multiplied. The slopes are those of the rows and not of sums of products, so what these have lost to rounding (or to
-float32, of dense float32 rows) is repaired by the next solution. Of large features the residuals at any w are mostly
-rounding of w. Then the last solution is a change of w that is kept beside it, with digits of its own, and the duals are
-those of w + change.
+are multiplied. The slopes are those of the rows and not of sums of products, so what these have lost to rounding is
+repaired by the next solution. Of large features the residuals at any w are mostly rounding of w. Then the last solution
+is a change of w that is kept beside it, with digits of its own, and the duals are those of w + change.
 """
 
 from collections.abc import Callable
@@ -64,24 +63,18 @@ STILL, MOST_STILL = 0.5, 3
 MOST_LEFT, MOST_OF_PARABOLA = 0.1, 0.01
 """Share of how far slopes are off that a solution may leave, less where the gap is smaller than that; of the squared
 loss the next look is at other columns alone."""
-LEAST_FALL = 0.1
-"""Share of the gap that a solution may leave where kept products are rough; if it leaves more, they are too rough."""
 SLOPE_SHARE = 0.05
 """Share of tol that slopes may be off at a solution, by l1."""
 MOST_EXACT = 256
 """Columns up to which the second order model is minimised to rounding."""
 LEAST_ACCURACY = 0.01
 """Share of how far slopes were off that they may be where signs do not come to rest."""
-ROUGH_DIAGONAL = 1e-6
-"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
 
 
 def reopen(state: L1State) -> None:
     """Begin anew at the present w: a certificate was not good enough."""
     state.share = max(0.5 * state.share, LEAST_SHARE)
     state.num_refused += 1
-    for output in state.outputs:
-        output.is_rough = False
     _restart(state)
 
 
@@ -211,7 +204,7 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objec
     if len(part) > size:
         output.products, output.phase = part[size:].copy(), L1Phase.SOLVE
     else:
-        _begin_solution(state, w, output, objective, is_poor=not output.gap <= LEAST_FALL * before)
+        _begin_solution(state, w, output, objective)
 
 
 def _is_good(state: L1State, w: Array, output: OutputState, objective: Objective) -> bool:
@@ -228,8 +221,7 @@ def _is_good(state: L1State, w: Array, output: OutputState, objective: Objective
 def _is_still(state: L1State, output: OutputState, before: float, old: float, tol: float) -> bool:
     """Whether steps bring nothing more: a solution of the squared loss, or some in a row of another one."""
     if state.is_parabola:
-        is_last = output.num_solved > 1 and not output.is_rough
-        return is_last and not has_progress(output.gap, output.value, before, old, tol=tol)
+        return output.num_solved > 1 and not has_progress(output.gap, output.value, before, old, tol=tol)
     is_lower = output.value < old * (1.0 - ROUNDING)
     output.num_still = 0 if is_lower or output.gap <= STILL * before else output.num_still + 1
     return output.num_still >= MOST_STILL
@@ -241,18 +233,14 @@ def _centred(state: L1State, output: OutputState, objective: Objective) -> Array
     return objective.penalised(slopes)
 
 
-def _begin_solution(
-    state: L1State, w: Array, output: OutputState, objective: Objective, *, is_poor: bool = False
-) -> None:
-    """From the columns of one task, from products of a working set, or from those that are kept and not too rough."""
+def _begin_solution(state: L1State, w: Array, output: OutputState, objective: Objective) -> None:
+    """Solve from the columns of one task, from the products of a working set, or from products that are kept."""
     if state.from_columns:
         output.products, output.columns = NOTHING, NO_NUMBERS
         output.phase = L1Phase.SOLVE
         return
     columns = output.columns if state.is_whole else _chosen(state, w, output, objective)
     is_known = state.is_parabola and len(output.products) > 0 and np.isin(columns, output.columns).all()
-    if is_known and is_poor and output.is_rough and output.num_solved:
-        is_known, output.is_rough, columns = False, False, output.columns
     if not is_known:
         output.products, output.columns = NOTHING, columns
     output.phase = L1Phase.SOLVE if is_known else L1Phase.MULTIPLY
@@ -286,8 +274,6 @@ def solution(
     size = len(places) - objective.has_free_intercept
     num_products = size * (size + 1) // 2
     H, damped = symmetric(output.products[:num_products], size), damping(state, output, objective)[places]
-    if output.is_rough:
-        H.ravel()[:: size + 1] *= 1.0 + ROUGH_DIAGONAL
     H.ravel()[:: size + 1] += damped[:size]
     q, w, l1, l2 = output.slopes[places], w[places], objective.l1, objective.l2
     with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
@@ -327,7 +313,7 @@ def _solved(state: L1State, w: Array, output: OutputState, part: Array) -> bool:
     if not direction.any() or not np.isfinite(direction).all():  # nothing is left that rounding does not hide
         output.phase = L1Phase.REST
         return True
-    is_last = state.is_parabola and state.is_whole and part[1] and (not output.is_rough or output.num_solved > 1)
+    is_last = state.is_parabola and state.is_whole and part[1]
     output.direction, output.phase = direction, L1Phase.EVALUATE
     if state.has_last_word or is_last:
         output.phase, output.plus, output.minus = L1Phase.REST, 1.0, 1.0
