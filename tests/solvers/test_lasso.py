@@ -67,7 +67,7 @@ def test_a_solution_meets_the_optimality_conditions(num_rows, dependent, l1, l2)
     _, _, H, q, w0 = problem(num_rows=num_rows, dependent=dependent)
     w, is_found = solved(H, q, w0, l1=l1, l2=l2)
     assert is_found
-    assert worst_slope(q - (w - w0) @ H, w, l1, l2) <= 1e-8 * l1 + 1e-11
+    assert worst_slope(q - (w - w0) @ H, w, l1, l2) <= 1e-8 * l1 + 1e-9
 
 
 def test_a_budget_that_is_spent_leaves_a_lower_objective():
@@ -160,8 +160,8 @@ def test_a_working_set_keeps_the_weights_and_takes_the_steepest_columns():
     rng = np.random.default_rng(0)
     state = state_of(d + 1, is_whole=False)
     (output,) = state.outputs
-    state.means, state.norms, output.slopes = np.zeros(d + 1), np.ones(d + 1), rng.uniform(0, 0.1, size=d + 1)
-    output.slopes[[7, 4000]], state.norms[9] = 1.0, 0.0
+    state.means, output.slopes = np.zeros(d + 1), rng.uniform(0, 0.1, size=d + 1)
+    output.slopes[[7, 4000]], output.slopes[9] = 1.0, 0.0
     w = np.zeros(d + 1)
     w[100:110] = 1.0
     chosen = steps._chosen(state, w, output, objective_of())

@@ -10,7 +10,7 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import SlopeSums, sides_of
-from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import dual_values
 from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
@@ -108,11 +108,6 @@ class L1Solver(PassSolver):
         elif output.phase is L1Phase.MULTIPLY:
             curvatures = objective.at(self._scores(k, w), targets, self._upper(state))[2]
             self._multiply(state, output, curvatures, part)
-        elif output.phase is L1Phase.SEARCH:
-            at_w = self._scores(k, w)
-            changes = self._scores(k, w + output.direction) - at_w
-            for number, share in enumerate(SHARES):
-                part[number] = objective.at(at_w + share * changes, targets, self._upper(state))[0][0]
 
     def _add_slopes(self, state: L1State, sums: SlopeSums, targets: Array, scores: Array) -> Array:
         """Sums at these scores are added; returns the curvatures, shape (num_rows,)."""
@@ -149,7 +144,9 @@ class L1Solver(PassSolver):
             blocks = [np.asarray(block.rows) for block in local.tables.keep_alive]
             add_dense_products(blocks, curvatures, columns, None, sums, shift=means)
         else:
-            local.rows.add_products(curvatures, columns, sums)
+            # Directions of classes need no more digits than the rows have; the kept products of a parabola do.
+            is_rough = not local.rows.is_sparse and local.tables.keep_alive[0].rows.dtype == np.float32
+            local.rows.add_products(curvatures, columns, sums, is_rough=is_rough)
 
     def _from_columns(self, state: L1State, k: int, output: OutputState, w: Array, budget: Budget) -> Array:
         """The direction of the task that has all rows, shape (D,)."""
