@@ -78,14 +78,14 @@ def test_scores_compare_labels_and_not_their_codes(tmp_path):
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_several_tasks_and_a_warm_start_work_on_a_folder(loss, tmp_path):
-    """The duals find their rows, and another folder starts afresh; corners of the hinge are wide again first."""
+    """The duals find their rows, and another folder starts afresh."""
     folder, X, y = digits_folder(tmp_path / "digits")
     runtime = InProcess(num_tasks=3, changes=((2, 5),))
     model = ChicleSVM(C=0.01, loss=loss, warm_start=True, store_duals=True, runtime=runtime, max_iter=5000).fit(folder)
     cold = model.n_iter_
     assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
     assert model.fit(ChunkFolder(folder.path)).n_iter_ == 1
-    assert model.set_params(C=0.011).fit(ChunkFolder(folder.path)).n_iter_ < cold + 4 * (loss == "hinge")
+    assert model.set_params(C=0.011).fit(ChunkFolder(folder.path)).n_iter_ <= cold
     other = write(tmp_path / "other", X[:1000], y[:1000], classes=tuple(range(10)))
     assert model.fit(other).duals_.shape == (1000, 10)
 

@@ -191,7 +191,7 @@ class LinearTrainer(CertifiedTrainer):
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 model = rounds.advance(state, model, summed.delta, self.tol)
-        return model, state.encode()
+        return model, GIVEN_UP if state.num_stalls >= rounds.MOST_STALLS else state.encode()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """w of the duals that a Newton run has written at its end, where w is not quite that."""

@@ -78,7 +78,7 @@ def test_two_tasks_train_to_a_certificate_and_agree_on_everything(driver):
 
 def test_survivors_of_a_killed_task_go_on_where_they_were(driver):
     """The model is rebuilt from the duals that are left; lost chunks come back from their source, with fresh state."""
-    nodes = n0, n1, n2 = driver.start("cocoa", "n0", "n1", "n2")
+    nodes = n0, n1, n2 = driver.start("ascent", "n0", "n1", "n2")
     driver.share(nodes)
     driver.form(nodes)
     driver.iterate(5)

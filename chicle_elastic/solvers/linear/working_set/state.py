@@ -65,7 +65,8 @@ class WorkingSetState(ProgressState):
         gap: Largest relative gap over the outputs, as of the last pass that looked; infinity before.
         num_passes: Of coordinate descent.
         next_look: Number of passes at which it is asked whether they get on well enough.
-        gap_then: Estimated relative gap some passes ago.
+        gap_then: Estimated relative gap some passes ago; or that of the last time that the same rows were solved for.
+        num_stalls: How many times in a row that brought less than half of it.
         turn: Which task solves: the one whose rank this is, modulo their number.
         is_repeated: The last pass found w anew, and this one looks at it.
         primals: P per output as of the last SELECT, shape (num_outputs,).
@@ -84,6 +85,7 @@ class WorkingSetState(ProgressState):
     num_passes: int = 0
     next_look: int = 0
     gap_then: float = np.inf
+    num_stalls: int = 0
     is_repeated: bool = False
     turn: int = 0
     primals: Array = field(default_factory=nothing)

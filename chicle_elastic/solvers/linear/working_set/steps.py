@@ -36,6 +36,9 @@ MOST_VALUES = 1 << 24
 FEW_VALUES = 1 << 21
 """The same before any pass of coordinate descent, when all rows may be undecided: 32 MiB with their columns, as much as
 the second derivatives of narrow data may have in each pass (`methods.MOST_BLOCK_VALUES`)."""
+MOST_STALLS = 3
+"""Solutions for the same rows in a row that bring nothing: then w is not that of the duals for rounding, as beside a
+feature that is 1e8 times as large as the others, and a method that keeps both apart goes on."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -129,6 +132,8 @@ def _choose(state: WorkingSetState, codes: Array) -> None:
     lengths = codes[undecided] - 1
     most = MOST_VALUES if state.num_passes else FEW_VALUES
     if float(lengths.sum()) <= most - len(state.values) and (len(undecided) or len(state.rows)):
+        has_stalled = not len(undecided) and state.gap > 0.5 * state.gap_then
+        state.num_stalls, state.gap_then = state.num_stalls + 1 if has_stalled else 0, state.gap
         state.wanted, state.wanted_lengths = undecided.astype(np.float64), lengths
         state.phase = WorkingSetPhase.GATHER if len(undecided) else WorkingSetPhase.SOLVE
         return
