@@ -399,6 +399,16 @@ class Trainer(ABC):
         """
         return False
 
+    def reads_all(self, progress: Array) -> bool:
+        """Whether solvers process all of their samples in an iteration, unless they are cut short; by default yes.
+
+        Say no for iterations that read none, where a task works on what others have sent.
+
+        Args:
+            progress: What the trainer knows besides the model, see `advance`.
+        """
+        return True
+
     @property
     def takes_parts(self) -> bool:
         """Whether a solver takes a part of its samples in an iteration, as its rule; by default it takes them all."""

@@ -362,7 +362,9 @@ class ClusterTask:
             self._is_dirty = True  # until the merge, the state is ahead of the model
             round_context.solve(order, self._control.stop, self._clock)
             is_cut = self._control.stop.is_set() or order.parameters.get(DEADLINE, 0.0) > 0
-            has_solved, is_interrupted = True, is_cut or self._task.is_partial or self._job.trainer.takes_parts
+            trainer = self._job.trainer
+            has_solved, takes_all = True, trainer.reads_all(self._training.begun) and not trainer.takes_parts
+            is_interrupted = is_cut or not takes_all
             has_vote = self._control.has_vote
             round_context.add_up(has_vote=has_vote)
         except PeerLostError as error:

@@ -185,7 +185,8 @@ class IterationEnded:
         is_cut_off: The group broke between merge and verdict: others may have come to a verdict that ends the job,
             and `stop_reason` does not say so. `GroupBroke` follows.
         goes_on: The task has begun the next iteration by itself; only without votes and `stop_reason`.
-        is_interrupted: Rows may be left out: an `Interrupt` came before its solver was done, or its solver says so.
+        is_interrupted: Rows may be left out: an `Interrupt` came before its solver was done, or that is how its trainer
+            has it.
     """
 
     round: int

@@ -132,7 +132,6 @@ class UniTask:
     Attributes:
         held: Chunks in memory.
         reads: Rows processed per chunk in the last `solve`, counted where they were read.
-        is_partial: Whether its solver says that it left rows out.
     """
 
     def __init__(
@@ -141,7 +140,6 @@ class UniTask:
         self.node = node
         self.held: dict[ChunkId, Chunk] = {}
         self.reads: Counter[ChunkId] = Counter()
-        self.is_partial = False
         self._attached: dict[ChunkId, LocalChunk] = {}
         self._gate = Gate(node)
         self._clock = clock
@@ -208,7 +206,6 @@ class UniTask:
                 f"the solver of task {self.node!r} returned a delta of shape {update.delta.shape} in iteration "
                 f"{budget.iteration}; the trainer sums updates of shape {(size,)}"
             )
-        self.is_partial = update.is_partial
         self._require_known_metrics(update)
         if update.samples != reads.total():
             raise ContractError(

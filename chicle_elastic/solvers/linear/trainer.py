@@ -171,6 +171,11 @@ class LinearTrainer(CertifiedTrainer):
             return WorkingSetState.look(progress).phase is WorkingSetPhase.DESCEND
         return not NewtonState.is_of(progress)
 
+    def reads_all(self, progress: Array) -> bool:
+        """Say no where one task solves for rows that the others have sent."""
+        is_round = WorkingSetState.is_of(progress)
+        return not is_round or WorkingSetState.look(progress).phase is not WorkingSetPhase.SOLVE
+
     def update_size(self, model: Array, progress: Array) -> int:
         """The change of w, or the sums of a pass of another method."""
         if WorkingSetState.is_of(progress):

@@ -84,6 +84,10 @@ class ColumnsTrainer(CertifiedTrainer):
     def _step(self, state: L1State, model: Array, summed: Summed) -> Array:
         return steps.advance(state, model, summed.delta, self.problem)
 
+    def reads_all(self, progress: Array) -> bool:
+        """Say no where tasks find directions."""
+        return not L1State.is_of(progress) or bool(L1State.look(progress).reads_rows)
+
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
         outputs, D = self.num_outputs(schema), schema.num_features + 1
