@@ -125,7 +125,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         from estimators.regression.common import regression_set
 
         runtime = runtime_of(self)
-        if self._takes_targets and np.asarray(y).shape[1:] > (1,) and not is_folder(X):
+        shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape  # NumPy cannot look at every tensor
+        if self._takes_targets and tuple(shape[1:]) > (1,) and not is_folder(X):
             from estimators.regression.targets import Samples
 
             samples = Samples.of(self, X, y, sample_weight)
