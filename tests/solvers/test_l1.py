@@ -16,7 +16,7 @@ from chicle_elastic.solvers.kernels import columns as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State
+from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
 from chicle_elastic.solvers.linear.l1.working_set import working_set
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses, slopes_of
@@ -118,7 +118,7 @@ def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
 def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
     """In a pass of any phase; nothing is left over."""
     rng = np.random.default_rng(0)
-    state = L1State.fresh(3, 5, objective_of(Loss.LOGISTIC), is_whole=is_whole, most_columns=7)
+    state = L1State.fresh(3, 5, objective_of(Loss.LOGISTIC), is_whole=is_whole, is_rough=True, most_columns=7)
     state.turn, state.num_rows, state.norms = 2, 40.0, rng.normal(size=5)
     for output in state.outputs:
         output.phase = phase
@@ -134,7 +134,7 @@ def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
 def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
     """A state behind its look, and its objective."""
     objective = objective_of(loss)
-    state = L1State.fresh(1, D, objective, is_whole=is_whole, most_columns=300)
+    state = L1State.fresh(1, D, objective, is_whole=is_whole, is_rough=True, most_columns=300)
     sums = np.zeros(state.sums_size)
     sums[1], sums[HEAD + D : HEAD + 2 * D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
     model = steps.advance(state, np.zeros(D), sums, objective)
@@ -181,19 +181,27 @@ def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
         assert output.phase is phase
 
 
-def test_a_step_that_is_too_long_is_made_shorter_and_the_model_damped():
-    """The end of the shorter one is looked at next, and taken as soon as the objective is lower there."""
-    state, model, objective = a_run()
-    output = state.outputs[0]
-    output.value, output.direction, output.slopes = 5.0, np.array([0.0, 1.0, 0.0]), np.array([0.0, 2.0, 0.0])
-    sums = np.zeros(state.sums_size)
-    sums[1], sums[HEAD] = 10.0, 6.0
-    assert np.array_equal(steps.advance(state, model, sums, objective), model)
-    assert (output.phase, output.damping) == (L1Phase.EVALUATE, steps.FIRST_DAMPING)
-    np.testing.assert_array_equal(output.direction, [0.0, 0.25, 0.0])
-    sums[HEAD] = 1.0
-    assert steps.advance(state, model, sums, objective)[1] == 0.25
-    assert 0 < output.damping < steps.FIRST_DAMPING
+def test_a_step_that_is_too_long_is_searched_and_the_model_damped():
+    """The best share is taken unseen; where none is better another direction is found, and at last the output rests."""
+    for best, damping in ((SHARES.index(0.01), 0.0), (None, 0.0), (None, 1.0)):
+        state, model, objective = a_run()
+        output = state.outputs[0]
+        output.value, output.direction, output.slopes = 5.0, np.array([0.0, 1.0, 0.0]), np.array([0.0, 2.0, 0.0])
+        output.is_chosen, output.damping = False, damping
+        sums = np.zeros(state.sums_size)
+        sums[1], sums[HEAD] = 10.0, 6.0
+        steps.advance(state, model, sums, objective)
+        assert output.phase is L1Phase.SEARCH
+        sums = np.zeros(state.sums_size)
+        sums[1], sums[HEAD:] = 10.0, 5.0
+        if best is not None:
+            sums[HEAD + best] = 1.0
+        steps.advance(state, model, sums, objective)
+        if damping == 1.0:
+            assert output.phase is L1Phase.REST
+        else:
+            assert (output.phase, output.is_chosen, output.damping) == (L1Phase.EVALUATE, True, steps.FIRST_DAMPING)
+            np.testing.assert_array_equal(output.direction, [0.0, 0.0 if best is None else 0.01, 0.0])
 
 
 def test_certificates_that_are_refused_without_progress_end_the_job():
@@ -309,11 +317,12 @@ def test_all_ways_lead_to_the_optimum(way, loss, num_classes, l1_ratio):
 
 
 def test_a_working_set_of_scores_is_that_of_a_sort():
-    """Ties go to the first columns."""
+    """Ties go to the first columns, and columns of length 0 come last."""
     rng = np.random.default_rng(0)
-    slopes = rng.integers(0, 6, size=400) / 4.0
+    slopes, norms = rng.integers(0, 6, size=400) / 4.0, np.ones(400)
+    norms[::7] = 0.0
     w = np.where(rng.random(400) < 0.05, 1.0, 0.0)
-    found = working_set(slopes, w, l1=1.0, first=90, most=300)
-    scores = np.where(w != 0, np.inf, slopes)
+    found = working_set(slopes, w, norms, l1=1.0, first=90, most=300)
+    scores = np.where(norms > 0, np.where(w != 0, np.inf, slopes - 1.0), -np.inf)
     np.testing.assert_array_equal(found, np.sort(np.argsort(-scores, kind="stable")[:90]))
-    np.testing.assert_array_equal(working_set(slopes, w, l1=1.0, first=500, most=500), np.arange(400))
+    np.testing.assert_array_equal(working_set(slopes, w, norms, l1=1.0, first=500, most=500), np.arange(400))

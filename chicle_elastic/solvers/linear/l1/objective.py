@@ -31,8 +31,10 @@ from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.objectives import Loss, each_loss_and_slope
 
-SLACK = 1e-9
-"""Rounding: the share of their sum that the duals of the two classes may differ by, and of P that D may be above it."""
+BALANCED = 1e-9
+"""Share of the sum of duals that the duals of the two classes may differ by, for rounding."""
+MOST_ABOVE = 1e-9
+"""Share of P that D may be above it, for rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ class Objective:
             size: Sum of |a_i|; of the squared loss that of a_i^2 / (2 C_i), with which D of a multiple is exact.
         """
         is_squared = self.loss is None
-        if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= SLACK * size:
+        if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * size:
             return 0.0
         if self.l2:
             return max(0.0, dual - self._conjugate(v))
@@ -182,4 +184,4 @@ def sides_of(values: Array, targets: Array) -> Array:
 
 def credible(dual: float, primal: float) -> float:
     """D, which is never above P; what is far above it was made from slopes that are rounding."""
-    return dual if dual <= primal * (1.0 + SLACK) else 0.0
+    return dual if dual <= primal * (1.0 + MOST_ABOVE) else 0.0

@@ -10,11 +10,11 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import SlopeSums, sides_of
-from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import dual_values
 from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
-from chicle_elastic.solvers.linear.products import add_dense_products
+from chicle_elastic.solvers.linear.rows import add_dense
 from chicle_elastic.solvers.linear.tables import Bounds
 
 if TYPE_CHECKING:
@@ -108,6 +108,11 @@ class L1Solver(PassSolver):
         elif output.phase is L1Phase.MULTIPLY:
             curvatures = objective.at(self._scores(k, w), targets, self._upper(state))[2]
             self._multiply(state, output, curvatures, part)
+        elif output.phase is L1Phase.SEARCH:
+            at_w = self._scores(k, w)
+            changes = self._scores(k, w + output.direction) - at_w
+            for number, share in enumerate(SHARES):
+                part[number] = objective.at(at_w + share * changes, targets, self._upper(state))[0][0]
 
     def _add_slopes(self, state: L1State, sums: SlopeSums, targets: Array, scores: Array) -> Array:
         """Sums at these scores are added; returns the curvatures, shape (num_rows,)."""
@@ -133,7 +138,7 @@ class L1Solver(PassSolver):
         return scores
 
     def _multiply(self, state: L1State, output: OutputState, curvatures: Array, sums: Array) -> None:
-        local, columns = self.local, output.columns
+        local, columns, is_rough = self.local, output.columns, output.is_rough
         if state.is_parabola and not local.rows.is_sparse:
             # Products of the intercept, last, are known. Centring the products of rows would cost digits.
             means = state.means[:-1]
@@ -142,10 +147,8 @@ class L1Solver(PassSolver):
                 means = means[columns]
             sums = sums[: len(means) * (len(means) + 1) // 2]
             blocks = [np.asarray(block.rows) for block in local.tables.keep_alive]
-            add_dense_products(blocks, curvatures, columns, None, sums, shift=means)
+            add_dense(blocks, curvatures, columns, None, sums, rough=blocks if is_rough else None, shift=means)
         else:
-            # Directions of classes need no more digits than the rows have; the kept products of a parabola do.
-            is_rough = not local.rows.is_sparse and local.tables.keep_alive[0].rows.dtype == np.float32
             local.rows.add_products(curvatures, columns, sums, is_rough=is_rough)
 
     def _from_columns(self, state: L1State, k: int, output: OutputState, w: Array, budget: Budget) -> Array:

@@ -14,6 +14,8 @@ from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import Numbers, ProgressState, no_numbers, nothing
 
+SHARES = (0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.025, 0.01, 1e-3, 1e-4, 1e-6)
+"""Shares of a direction that is too long at which a pass looks."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
 PATIENCE = 3
@@ -32,7 +34,9 @@ class L1Phase(IntEnum):
     """Products of the columns of the working set, at w."""
     SOLVE = 3
     """One task solves for the direction: from products, or where there are none from the columns of its rows."""
-    REST = 4
+    SEARCH = 4
+    """Losses along a direction that was too long."""
+    REST = 5
     """Nothing: w is good enough, and a certificate follows."""
 
 
@@ -51,6 +55,8 @@ class OutputState(ProgressState):
             before was much too long; the model then trusts w more.
         num_solved: Directions found since the beginning, or since a certificate was not good enough.
         num_still: Steps in a row that lowered neither the objective nor the gap.
+        is_rough: Products are summed up in float32.
+        is_chosen: The direction has the length that a search has found.
         slopes: sum_i a_i x_i of the slopes a_i at w, shape (D,).
         direction: Where to go from w, shape (D,). At rest from w to where the duals are the slopes, which may be less
             than w has digits for.
@@ -67,6 +73,8 @@ class OutputState(ProgressState):
     damping: float = 0.0
     num_solved: int = 0
     num_still: int = 0
+    is_rough: bool = False
+    is_chosen: bool = False
     slopes: Array = field(default_factory=nothing)
     direction: Array = field(default_factory=nothing)
     columns: Numbers = field(default_factory=no_numbers)
@@ -113,7 +121,9 @@ class L1State(ProgressState):
     outputs: list[OutputState]
 
     @classmethod
-    def fresh(cls, num_outputs: int, D: int, objective: Objective, *, is_whole: bool, most_columns: int) -> "L1State":
+    def fresh(
+        cls, num_outputs: int, D: int, objective: Objective, *, is_whole: bool, is_rough: bool, most_columns: int
+    ) -> "L1State":
         """Before the first pass."""
         return cls(
             is_whole=is_whole,
@@ -121,7 +131,7 @@ class L1State(ProgressState):
             most_columns=most_columns,
             num_sides=objective.num_sides,
             D=D,
-            outputs=[OutputState() for _ in range(num_outputs)],
+            outputs=[OutputState(is_rough=is_rough) for _ in range(num_outputs)],
         )
 
     @property
@@ -180,6 +190,7 @@ class L1State(ProgressState):
         EVALUATE:  see `SlopeSums`; products (packed, where `needs_products`)
         MULTIPLY:  products (packed)
         SOLVE:     whether it was solved, whether to rounding, changes of the weights of W (h)
+        SEARCH:    losses at each of SHARES
         REST:      nothing
         """
         h = self.D if self.is_whole or self.from_columns else len(output.columns)
@@ -189,4 +200,6 @@ class L1State(ProgressState):
             return SlopeSums.size(self.num_sides, self.D) + self.needs_products(output) * h * (h + 1) // 2
         if output.phase is L1Phase.MULTIPLY:
             return h * (h + 1) // 2
-        return 2 + h if output.phase is L1Phase.SOLVE else 0
+        if output.phase is L1Phase.SOLVE:
+            return 2 + h
+        return len(SHARES) if output.phase is L1Phase.SEARCH else 0

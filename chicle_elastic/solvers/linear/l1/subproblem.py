@@ -9,6 +9,10 @@ via coordinate descent") find which weights are 0 and the signs of the others. W
 Cholesky factor leads to its minimum at once, or until the first weight becomes 0 on the way (as in the
 feature-sign search of Lee et al. 2007, "Efficient sparse coding algorithms"). Where a sweep after such a step changes
 no sign, the solution is found, to rounding.
+
+With more columns than rows H is singular, and signs may never settle. Then weights enter one by one, each until it or
+another one crosses 0 or all slopes are as they should be (the active set method of Osborne, Presnell and Turlach 2000,
+"A new approach to variable selection in least squares problems"; it is what LARS does with one alpha).
 """
 
 from collections.abc import Callable
@@ -22,10 +26,16 @@ MOST_ROUNDS = 500
 """Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
 SWEEPS = 100
 """Over the weights that are not 0, before an exact step; while their signs change much, sweeps are what helps."""
+MOST_CUTS = 3
+"""Factors for one exact step, each with fewer weights than the one before."""
 PATIENT_ROUNDS = 10
 """After which a solution will do whose signs still change, for rounding."""
 FEW_CHANGES = 1e-24
 """Share of f(w0) that ends sweeps early."""
+SLOPE_ROUNDING = 1e-14
+"""Share of the largest slope at w = 0 that is rounding."""
+MOST_ENTRIES = 10
+"""Of each weight, one by one."""
 JITTER = 1e-10
 """Share of the diagonal that is added where columns depend on each other."""
 
@@ -69,10 +79,36 @@ def minimise(
             return w, True
         if is_spent():
             return w, False
+        if is_singular and number >= PATIENT_ROUNDS:
+            return _one_by_one(H, q, start, l1=l1, l2=l2, accuracy=max(enough, accuracy), is_spent=is_spent)
         descend(H, np.flatnonzero(w), l1, l2, SWEEPS, few, slopes, w)
-        settled = np.sign(w)
-        is_singular = not _go(H, l1, l2, settled, slopes, w)
+        settled, is_exact = np.sign(w), None
+        for _ in range(MOST_CUTS):
+            is_exact = _go(H, l1, l2, settled, slopes, w)
+            if is_exact is not None:
+                break
+        is_singular = not is_exact
         slopes = q - (w - start) @ H
+    return w, False
+
+
+def _one_by_one(
+    H: Array, q: Array, start: Array, *, l1: float, l2: float, accuracy: float, is_spent: Callable[[], bool]
+) -> tuple[Array, bool]:
+    """Minimise f from w0 over weights that enter one by one."""
+    w, signs, slopes = start.copy(), np.sign(start), q.copy()
+    enough = max(accuracy, SLOPE_ROUNDING * float(np.max(np.abs(q), initial=0.0)))
+    for _ in range(MOST_ENTRIES * len(w)):
+        while (is_exact := _go(H, l1, l2, signs, slopes, w)) is None and signs.any() and not is_spent():
+            pass
+        slopes = q - H @ (w - start)
+        excess = np.where(signs != 0, -np.inf, np.abs(slopes) - l1)
+        entering = int(np.argmax(excess))
+        if not excess[entering] > enough:
+            return w, worst_slope(slopes, w, l1, l2) <= 2 * enough
+        if is_exact is None or is_spent():
+            break
+        signs[entering] = np.sign(slopes[entering])
     return w, False
 
 
@@ -125,7 +161,10 @@ def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]
     if not np.isfinite(right).all() or not (diagonal > 0).all():
         return None, False
     scale = 1.0 / np.sqrt(diagonal)
-    scaled = np.ascontiguousarray(matrix * scale * scale[:, None])
-    np.fill_diagonal(scaled, 1.0)
-    factor = cholesky_factor(scaled, JITTER)
-    return None if factor is None else scale * cholesky_solve(factor, scale * right), scaled[0, 0] == 1.0
+    scaled = matrix * scale * scale[:, None]
+    for jitter in (0.0, JITTER):
+        np.fill_diagonal(scaled, 1.0 + jitter)
+        factor = cholesky_factor(scaled)
+        if factor is not None:
+            return scale * cholesky_solve(factor, scale * right), jitter == 0.0
+    return None, False

@@ -75,6 +75,7 @@ class ColumnsTrainer(CertifiedTrainer):
             schema.num_features + 1,
             self.problem,
             is_whole=self._is_whole(schema),
+            is_rough=schema.dtype != "float64" and schema.kind != "csr",
             most_columns=most_block_columns(outputs),
         )
 

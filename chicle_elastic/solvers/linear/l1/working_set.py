@@ -3,9 +3,10 @@
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.certified import TINY
 
 
-def working_set(slopes: Array, w: Array, *, l1: float, first: int, most: int) -> Array:
+def working_set(slopes: Array, w: Array, norms: Array, *, l1: float, first: int, most: int) -> Array:
     """The columns with a weight and those that are closest to having one, twice as many as there are weights.
 
     If that are more than there is room for, the worst columns.
@@ -13,6 +14,7 @@ def working_set(slopes: Array, w: Array, *, l1: float, first: int, most: int) ->
     Args:
         slopes: Negative gradient of all but the l1 penalty, shape (d,), float64.
         w: The weights, shape (d,), float64.
+        norms: Lengths of the columns, shape (d,), float64; columns of length 0 are left out.
         l1: Factor of the penalty.
         first: Columns at least.
         most: Columns at most.
@@ -24,11 +26,12 @@ def working_set(slopes: Array, w: Array, *, l1: float, first: int, most: int) ->
     num_weights = int(np.count_nonzero(signs))
     if 2 * num_weights <= most or num_weights + first <= most:
         size = min(max(first, 2 * num_weights), most)
-        scores = np.where(signs != 0, np.inf, np.abs(slopes))
+        scores = np.where(signs != 0, np.inf, (np.abs(slopes) - l1) / np.maximum(norms, TINY))
     else:
         size = most
-        scores = np.where(signs != 0, np.abs(slopes - l1 * signs), np.abs(slopes) - l1)
-    return _largest(scores, size)
+        excess = np.where(signs != 0, np.abs(slopes - l1 * signs), np.abs(slopes) - l1)
+        scores = excess / np.maximum(norms, TINY)
+    return _largest(np.where(norms > 0, scores, -np.inf), size)
 
 
 def _largest(scores: Array, size: int) -> Array:
