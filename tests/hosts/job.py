@@ -131,13 +131,14 @@ class Job:
 
     def start_store(self) -> None:
         """Start the store, or start it again."""
+        output, line = self.log / "store.out", "rendezvous store at"
+        heard = output.read_text().count(line) if output.exists() else 0  # before it starts, which is soon
         self._store = self.store_host.fork(
             launch,
             *("--store-only", "--rdzv-endpoint", self._address, "--secret-file", str(self._secret_file)),
-            output=self.log / "store.out",
+            output=output,
         )
-        heard = self._store.text().count("rendezvous store at")
-        assert self.wait_until(lambda: self._store.text().count("rendezvous store at") > heard, START_S), (
+        assert self.wait_until(lambda: self._store.text().count(line) > heard, START_S), (
             f"the store does not listen: {self._store.text()}"
         )
 
