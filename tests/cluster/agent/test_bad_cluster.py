@@ -76,7 +76,8 @@ def test_nodes_that_cannot_take_part_end_and_the_others_go_on(tmp_path: Path) ->
         for complaint, stranger in strangers.items():
             assert stranger.wait_for_end() == 1, complaint
             assert complaint in stranger.output()
-            assert stranger.events("error")
+            # The store refuses another version of the protocol before the agent has an event file.
+            assert stranger.events("error") or "wire protocol" in complaint
         assert {node for event in first.events("iteration") for node in event["seconds"]} == {"n0", "n1"}
         first.assert_none("aborted")
         end_all(cluster, [first, second])
