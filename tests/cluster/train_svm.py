@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--min-ms", type=float, default=20.0)
     parser.add_argument("--tol", type=float, default=1e-6)
     parser.add_argument("--cocoa", action="store_true", help="not the method that several tasks take by default")
+    parser.add_argument("--newton", action="store_true", help="Newton's method, however few the rows are")
     parser.add_argument("--max-iterations", type=int, default=100_000)
     parser.add_argument("--raise-at", type=int, default=0, help="raise after this iteration")
     parser.add_argument("--end-file", default="", help="the job ends at an iteration after this file appeared")
@@ -79,7 +80,8 @@ def main() -> None:
     X, y = breast_cancer()
     runtime = cluster_runtime()
     paced = PacedCocoa if options.cocoa else PacedLinear
-    trainer = paced(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3)
+    algorithm = "newton" if options.newton else "auto"
+    trainer = paced(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3, algorithm=algorithm)
 
     def is_over(record: IterationRecord) -> bool:
         if record.iteration == options.raise_at:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.chaos  # too long for `make test`
 
 EVERY = 10
 TOL = 1e-3
-COCOA, DEFAULT = ("--cocoa",), ()
+COCOA, NEWTON = ("--cocoa",), ("--newton",)
 """Methods: CoCoA, where w = w(alpha) at every checkpoint, and what several tasks take by default, which is Newton's."""
 
 
@@ -163,17 +163,17 @@ def test_after_the_death_of_all_nodes_others_go_on_from_the_last_checkpoint(tmp_
 def test_newtons_method_goes_on_from_a_checkpoint_amid_its_steps(tmp_path: Path) -> None:
     """3 nodes are killed at a gap that 2 make smaller; in between the duals were those of a step that had not ended."""
     checkpoints, tol = tmp_path / "checkpoints", 1e-7
-    with agents(tmp_path / "first", checkpoints, count=3, min_ms=250, method=DEFAULT) as cluster:
+    with agents(tmp_path / "first", checkpoints, count=3, min_ms=250, method=NEWTON) as cluster:
         nodes = start(cluster, 3)
         wait_until(lambda: last_complete(checkpoints) > 0)
         kill(nodes)
     found = newest(checkpoints)
     assert len(found.progress), "a checkpoint keeps how far Newton's method has come"
-    assert gap_of(found, DEFAULT) > tol
-    result = resume(tmp_path / "second", checkpoints, 2, tol=tol, method=DEFAULT)
+    assert gap_of(found, NEWTON) > tol
+    result = resume(tmp_path / "second", checkpoints, 2, tol=tol, method=NEWTON)
     assert result["gap"] <= tol
     assert result["iterations"] <= found.iteration + 40
-    assert gap_of(newest(checkpoints), DEFAULT) == pytest.approx(result["gap"], rel=1e-6, abs=1e-12)
+    assert gap_of(newest(checkpoints), NEWTON) == pytest.approx(result["gap"], rel=1e-6, abs=1e-12)
 
 
 def test_a_checkpoint_that_was_being_written_when_all_died_is_not_used(tmp_path: Path) -> None:
