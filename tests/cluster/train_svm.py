@@ -10,6 +10,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def main() -> None:
     X, y = breast_cancer()
     runtime = cluster_runtime()
     paced = PacedCocoa if options.cocoa else PacedLinear
-    algorithm = "newton" if options.newton else "auto"
+    algorithm: Any = "newton" if options.newton else "auto"
     trainer = paced(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3, algorithm=algorithm)
 
     def is_over(record: IterationRecord) -> bool:
