@@ -37,7 +37,7 @@ Peers = dict[str, Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked on a data set.
+    """Say what is asked on a data set.
 
     Attributes:
         words: The strength in words.
@@ -53,7 +53,7 @@ class Problem:
 
 
 def has(module: str) -> bool:
-    """Whether a library is installed."""
+    """Say whether a library is installed."""
     return importlib.util.find_spec(module) is not None
 
 

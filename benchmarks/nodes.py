@@ -52,12 +52,12 @@ class Data:
     rows: int
     losses: tuple[str, ...]
     gate: Bar | None = None
-    """Of the warm time of four agents over that of one process."""
+    """Judges the warm time of four agents over that of one process."""
 
 
 @dataclass(slots=True)
 class Side:
-    """What one side took.
+    """Hold what one side took.
 
     Attributes:
         name: Of the side.

@@ -23,7 +23,7 @@ MARGINS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a model costs.
+    """Evaluate what a model costs.
 
     Attributes:
         loss: One of `MARGINS`, or "softmax"; of numbers "squares" (with a half), "tube" or "squared tube".

@@ -59,7 +59,7 @@ def without_infinities(value: Any) -> Any:
 
 
 class Report:
-    """What a run finds.
+    """Collect what a run finds.
 
     Args:
         arguments: Of the command line: `quick` (nothing is judged), `json` and `page`, as far as they are there.

@@ -45,7 +45,7 @@ def higgs_shaped(num_samples: int) -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def higgs(num_samples: int) -> DataSet:
-    """The same as a data set, made once."""
+    """Return the same as a data set, made once."""
     X, y = higgs_shaped(num_samples)
     return DataSet(f"higgs-{num_samples}", f"HIGGS-shaped, {num_samples} rows", X, y)
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def environment(column: str) -> dict[str, str]:
-    """That of this process without thread variables, and with those of a column."""
+    """Return that of this process without thread variables, and with those of a column."""
     return {name: value for name, value in os.environ.items() if name not in THREAD_LIMITS} | COLUMNS[column]
 
 

@@ -175,7 +175,7 @@ def change_members(nodes: list[Node], start: Callable[[str], Node], folder: Path
     def say(text: str) -> None:
         print(f"{time.monotonic() - started_s:5.1f} s  {text}", flush=True)
 
-    say("n0 and n1 start; they import torch and compile kernels, the first time")
+    say("n0 and n1 start; they compile kernels, the first time")
     nodes += [start("n0"), start("n1")]
     first, second = nodes
     first.wait_for_tasks(2)
