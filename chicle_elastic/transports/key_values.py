@@ -106,12 +106,16 @@ class KeyValueServer:
     """
 
     def __init__(self, listener: socket.socket) -> None:
+        import resource  # not on Windows
+
         self.values: dict[str, bytes] = {}
         self.lock = threading.Lock()
         self._listener = listener
         self._listener.setblocking(False)
         self._waiting: dict[str, set[_Caller]] = defaultdict(set)
         self._callers: set[_Caller] = set()
+        # Strangers may connect and say nothing; this process needs descriptors for itself.
+        self._most_callers = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, 1)
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
@@ -155,6 +159,10 @@ class KeyValueServer:
                 _log.warning("the store cannot accept a connection: %s", error)
                 time.sleep(0.1)
             return
+        if len(self._callers) >= self._most_callers:
+            _log.warning("the store refuses %s: it has %d callers", format_tcp(*address[:2]), len(self._callers))
+            sock.close()
+            return
         tune_tcp(sock)
         sock.setblocking(False)
         caller = _Caller(sock, format_tcp(*address[:2]))
@@ -172,10 +180,13 @@ class KeyValueServer:
         except OSError:
             self._hang_up(caller)
         except ProtocolError as error:
-            _log.warning("the store hangs up on a caller: %s", error)
-            with contextlib.suppress(OSError):
-                caller.sock.send(wire.pack_refusal(error))
-            self._hang_up(caller)
+            self._refuse(caller, error)
+
+    def _refuse(self, caller: "_Caller", error: ProtocolError) -> None:
+        _log.warning("the store hangs up on a caller: %s", error)
+        with contextlib.suppress(OSError):
+            caller.sock.send(wire.pack_refusal(error))
+        self._hang_up(caller)
 
     def _do(self, caller: "_Caller", asked: Operation) -> None:
         if isinstance(asked, Take):
@@ -191,7 +202,10 @@ class KeyValueServer:
         if written is not None:
             for other in tuple(self._waiting.get(written, ())):
                 if other.asked is not None and self._has(other.asked.keys):
-                    self._answer_take(other)
+                    try:
+                        self._answer_take(other)
+                    except ProtocolError as error:  # no fault of who has written
+                        self._refuse(other, error)
 
     def _has(self, keys: Sequence[str]) -> bool:
         with self.lock:
@@ -203,6 +217,10 @@ class KeyValueServer:
         self._forget(caller)
         with self.lock:
             found = [self.values.get(key) for key in keys]
+        # Before it is made: a short question can name one long value a thousand times.
+        num_bytes = sum(4 * len(value) // 3 + 8 for value in found if value is not None)
+        if num_bytes > MAX_ANSWER_BYTES:
+            raise ProtocolError(f"{caller.peer} asks for {num_bytes} bytes at once, and may have {MAX_ANSWER_BYTES}")
         caller.answer(None if None in found else found)
         self._watch(caller)
 

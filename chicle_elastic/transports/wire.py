@@ -4,7 +4,7 @@ Little-endian. Every frame is a header of 16 bytes and a payload:
 
     offset size type   meaning
          0    4 bytes  magic 89 43 48 57 ("\\x89CHW")
-         4    2 u16    version of the protocol, 2
+         4    2 u16    version of the protocol, 3
          6    2 u16    kind, see `Kind`
          8    8 u64    bytes of the payload that follow
 

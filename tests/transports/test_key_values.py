@@ -155,3 +155,32 @@ def test_something_else_that_answers_is_an_error() -> None:
             other.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             with pytest.raises(ProtocolError):
                 client.set("key", "value")
+
+
+def test_who_asks_for_too_much_is_hung_up_on_and_not_who_writes(connect: Connect) -> None:
+    """A short question that names a long value a thousand times; also one that waits for what another one writes."""
+    writer, greedy, waiting = connect(), connect(), connect()
+    writer.set("long", b"x" * 3_000_000)
+    with pytest.raises((PeerLostError, ProtocolError), match="at once"):
+        greedy.get_all(["long"] * 1000)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(waiting.get_all, [*["long"] * 70, "late"], wait_s=timeout_s(60))
+        writer.add("other", 1)
+        writer.set("late", b"")
+        with pytest.raises((PeerLostError, ProtocolError), match="at once"):
+            asked.result(timeout_s(20))
+    assert writer.get("other") == b"1"
+
+
+def test_callers_leave_half_of_the_descriptors_to_the_process(server: tuple[KeyValueServer, int]) -> None:
+    """More are refused at once; those that are there are served."""
+    with KeyValueClient("127.0.0.1", server[1]) as client:
+        client.set("key", b"value")
+        server[0]._most_callers = 3
+        idle = [socket.create_connection(("127.0.0.1", server[1])) for _ in range(3)]
+        for sock in idle:
+            sock.settimeout(timeout_s(10))
+        assert idle[2].recv(1) == b""
+        assert client.get("key") == b"value"
+        for sock in idle:
+            sock.close()

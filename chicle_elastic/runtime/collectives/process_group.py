@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import ChicleError, PeerLostError
+from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.collectives.nccl_allreduce import CONNECT_S as CONNECT_DEVICES_S
 from chicle_elastic.runtime.collectives.nccl_allreduce import NcclAllReduce, nccl_group
 from chicle_elastic.runtime.collectives.network import GroupNetwork
@@ -255,7 +255,7 @@ class ProcessGroup:
                 is_over=self._settled.is_set,
                 timeout_s=timeout_s,
             )
-        except (OSError, ChicleError) as caught:
+        except Exception as caught:  # whatever it is, as no thread that can be started: who waits is told
             error = caught
         self._close_store()
         with self._lock:

@@ -23,9 +23,9 @@ import itertools
 import queue
 import selectors
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -117,8 +117,7 @@ class SocketGroup:
                     if name != str(other):
                         raise PeerLostError(f"rank {name} answers at {address}, the address of rank {other}")
 
-                with ThreadPoolExecutor(MOST_DIALS) as pool:  # each takes three round trips
-                    list(pool.map(dial, range(rank)))
+                _for_all(range(rank), dial)
                 for name, sock in _arrivals(arrived, rank=rank, size=size, is_over=is_over, timeout_s=timeout_s):
                     peers[int(name)] = sock
             on_error.pop_all()
@@ -226,6 +225,28 @@ class SocketGroup:
                         selector.unregister(sock)
                     elif wanted != key.events:
                         selector.modify(sock, wanted, rank)
+
+
+def _for_all(ranks: Sequence[int], dial: Callable[[int], None]) -> None:
+    """Dial all of them in threads, as each takes three round trips; then raise the first error.
+
+    The threads are daemons: one that waits for a silent member does not keep a process that ends.
+    """
+    left, ended = iter(ranks), queue.SimpleQueue[Exception | None]()
+
+    def work() -> None:
+        for rank in left:
+            try:
+                dial(rank)
+                ended.put(None)
+            except Exception as error:
+                ended.put(error)
+
+    for _ in range(min(MOST_DIALS, len(ranks))):
+        threading.Thread(target=work, name="chicle-dial", daemon=True).start()
+    errors = [error for error in [ended.get() for _ in ranks] if error is not None]
+    if errors:
+        raise errors[0]
 
 
 def _arrivals(

@@ -54,10 +54,17 @@ assert (codes == size - 1).all()
 @pytest.mark.parametrize("host", ["127.0.0.5", "::1"])
 def test_members_listen_on_the_address_of_the_node_only(start, host):
     """And not on the one that the name of the host resolves to; of IPv4 or IPv6."""
-    # The connection that rank 0 has accepted has the address that it listened on.
-    body = SOCKETS + f"connect(group, host={host!r})\nsay({host!r} in {{address for address, _ in sockets(False)}})\n"
-    members = start(*[body + SUMS + "group.close()\n"] * 2)
-    assert next(member.hear() for member in members) == "True"
+    # Rank 0 says where it listens before rank 1 comes.
+    first = (
+        SOCKETS
+        + f"connecting = later(lambda: connect(group, host={host!r}))\n"
+        + "while not (found := sockets(True)):\n    time.sleep(0.001)\n"
+        + "say({address for address, _ in found})\nconnecting.join()\n"
+    )
+    second = SOCKETS + f"hear()\nconnect(group, host={host!r})\n"
+    members = start(*[body + SUMS + "group.close()\n" for body in (first, second)])
+    assert members[0].hear() == str({host})
+    members[1].tell()
     for member in members:
         member.end()
 
