@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import is_regressor
 from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from chicle_elastic.chunks.rows import as_floats, float_blocks
 from chicle_elastic.chunks.views import VALUE_DTYPES, Array, dtype_of
@@ -93,7 +93,7 @@ def validated_samples(
     X, y = validate_data(
         estimator,
         X,
-        as_vector(f"{type(estimator).__name__}: y", y),
+        as_vector(f"{type(estimator).__name__}: y", y, are_numbers=has_real_targets),
         accept_sparse="csr",
         accept_large_sparse=True,
         dtype=dtypes,
@@ -103,6 +103,18 @@ def validated_samples(
         multi_output=multi_output,
     )
     return _as_kernels_need(estimator, X), y
+
+
+def validated_weights(sample_weight: Any, X: Any) -> Array:
+    """Return weights of the samples of X, shape (n_samples,), float64, >= 0.
+
+    Raises:
+        DataError: A weight is masked.
+        ValueError: Anything else that scikit-learn refuses.
+    """
+    given = as_vector("sample_weight", sample_weight, are_numbers=True)
+    weights: Array = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
+    return weights
 
 
 def validated_rows(estimator: Any, X: Any) -> Any:

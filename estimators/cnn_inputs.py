@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import validate_data
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.rows import as_floats
@@ -16,6 +16,7 @@ from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
+from estimators.checks import validated_weights
 from estimators.cnn_defaults import Moments
 from estimators.containers import as_matrix
 from estimators.inputs import encode_labels
@@ -82,7 +83,7 @@ def image_set(
     found, codes, _ = encode_labels(labels) if classes is None else _encode_as(estimator, labels, np.unique(classes))
     weights = None
     if sample_weight is not None:
-        weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+        weights = validated_weights(sample_weight, rows)
     hooks = {"X": X, "y": y, "metadata": None if weights is None else {"sample_weight": weights}}
     totals = np.bincount(codes, weights=weights, minlength=len(found)).astype(np.float64)
     class_weights = class_weight_vector(estimator.class_weight, found, totals)

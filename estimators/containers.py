@@ -6,6 +6,7 @@ and refuses what would become other numbers without a word: text, categories, da
 
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
 from os import PathLike
 from typing import Any
 
@@ -19,6 +20,8 @@ from chicle_elastic.errors import DataError, MissingExtraError, UsageError
 
 ENCODE = "encode it as numbers (sklearn.preprocessing.OneHotEncoder), or leave it out"
 """Remedy for a column that holds something else than numbers."""
+NO_NUMBERS = str, bytes, bytearray, date, timedelta, np.datetime64, np.timedelta64, list, tuple, np.ndarray
+"""What NumPy would make a number of without a word, or an error that names no place."""
 
 
 def as_matrix(where: str, X: Any) -> Any:
@@ -53,9 +56,21 @@ def as_matrix(where: str, X: Any) -> Any:
     return _of_frame(where, X)
 
 
-def as_vector(where: str, y: Any) -> Any:
-    """Return labels, or numbers to be regressed on, as scikit-learn validates them; refuse as `as_matrix` does."""
+def as_vector(where: str, y: Any, *, are_numbers: bool = False) -> Any:
+    """Return labels, or numbers to be regressed on, as scikit-learn validates them.
+
+    Args:
+        where: What messages call y.
+        y: What the user passed.
+        are_numbers: Whether text, times and lists are refused; labels may be text.
+
+    Raises:
+        DataError: Such a value, or a masked one.
+        UsageError: A tensor that NumPy cannot look at.
+    """
     y = _loaded(where, y)
+    if are_numbers and y is not None:
+        _require_numbers(where, np.asarray(y), remedy="pass numbers")
     return as_floats(y) if isinstance(y, np.ndarray) else y
 
 
@@ -99,14 +114,20 @@ def _of_array(where: str, X: Array) -> Array:
             f"{where} is a structured array; pass pandas.DataFrame(X), or the array that "
             "numpy.lib.recfunctions.structured_to_unstructured makes of it"
         )
-    if X.dtype.kind in "Mm":
-        raise DataError(f"{where} holds times ({X.dtype}); {ENCODE}")
-    if X.dtype.kind in "OUS":
-        cells = X.ravel().tolist()
-        text = next((place for place, cell in enumerate(cells) if isinstance(cell, str | bytes)), None)
-        if text is not None:
-            raise DataError(f"{where} holds text, as {cells[text]!r:.40} in {_place(text, X.shape)}; {ENCODE}")
+    _require_numbers(where, X)
     return plain_array(X)
+
+
+def _require_numbers(where: str, X: Array, *, remedy: str = ENCODE) -> None:
+    """Refuse text, times and sequences, wherever they are among objects."""
+    if X.dtype.kind in "Mm":
+        raise DataError(f"{where} holds times ({X.dtype}); {remedy}")
+    if X.dtype.kind not in "OUS":
+        return
+    for place, cell in enumerate(X.ravel().tolist() if X.dtype.kind in "US" else X.ravel()):
+        if isinstance(cell, NO_NUMBERS):
+            what = "text" if isinstance(cell, str | bytes | bytearray) else type(cell).__name__
+            raise DataError(f"{where} holds {what}, as {cell!r:.40} in {_place(place, X.shape)}; {remedy}")
 
 
 def _place(position: int, shape: tuple[int, ...]) -> str:
@@ -175,11 +196,10 @@ def _of_column(where: str, nw: Any, column: Any) -> Any:
     kind, name, native = column.dtype, column.name or 0, column.to_native()
     is_arrow = hasattr(native, "chunks")
     if kind == nw.Object:
-        first = next((value for value in column if value is not None), None)
-        if _is_row(first):
+        if _is_row(next((value for value in column if value is not None), None)):
             return _of_list(f"{where}, column {name!r}", column.to_list())
-        if not isinstance(first, str | bytes):
-            return native
+        _require_numbers(f"{where}, column {name!r}", np.fromiter(column.to_list(), dtype=object))
+        return native
     elif kind.is_numeric() or kind == nw.Boolean or (kind == nw.Unknown and not is_arrow):
         return native
     elif kind in (nw.List, nw.Array, nw.Unknown):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from scipy import sparse
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
 
 from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.folder import ChunkFolder
@@ -18,7 +17,7 @@ from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from estimators.checks import Columns, require_finite, validated_samples
+from estimators.checks import Columns, require_finite, validated_samples, validated_weights
 from estimators.prediction import products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
 from estimators.warm import fingerprint_of
@@ -195,7 +194,7 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
     classes, codes, counts = encode_labels(y)
     weights, metadata = None, None
     if sample_weight is not None:
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = validated_weights(sample_weight, X)
         metadata = {"sample_weight": weights}
     totals = counts if weights is None else np.bincount(codes, weights=weights, minlength=len(classes))
     columns = Columns.of(X)

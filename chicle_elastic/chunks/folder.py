@@ -44,7 +44,7 @@ class ChunkFolder:
 
     def __init__(self, path: str | Path | UrlPath) -> None:
         self.is_shared = False
-        self._sound: set[ChunkId] = set()
+        self._sound: dict[ChunkId, tuple[int, ...]] = {}
         self.path = path if isinstance(path, UrlPath) else place_of(str(path), purpose="a chunk folder")
         try:
             self.manifest = _read_manifest(self.path)
@@ -75,7 +75,7 @@ class ChunkFolder:
         if isinstance(self.path, UrlPath):
             return None
         folder = copy.copy(self)
-        folder.is_shared, folder._sound = True, set()
+        folder.is_shared, folder._sound = True, {}
         return folder
 
     @property
@@ -178,14 +178,16 @@ class ChunkFolder:
         path = self.file(chunk_id)
         where = str(path)
         try:
+            status = os.stat(where)
             content = np.memmap(Path(where), np.uint8, mode="r")
         except (OSError, ValueError) as error:  # an empty file cannot be mapped
             raise _unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
-        if chunk_id not in self._sound:
+        file = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        if self._sound.get(chunk_id) != file:
             layout.verify(content, where=where)
             self._checked_header(content, chunk_id)
             self._check_content(layout.decode(content, where=where), where)
-            self._sound.add(chunk_id)
+            self._sound[chunk_id] = file
         chunk = layout.decode(content, where=where)
         return dataclasses.replace(chunk, state=state.zeros(chunk.num_rows), notes=state.fresh_notes(chunk.num_rows))
 

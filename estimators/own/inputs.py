@@ -7,14 +7,20 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-from estimators.checks import require_finite, rows_for_code, validated_features, validated_rows, validated_samples
+from estimators.checks import (
+    require_finite,
+    rows_for_code,
+    validated_features,
+    validated_rows,
+    validated_samples,
+    validated_weights,
+)
 from estimators.inputs import encode_labels
 from estimators.streaming import is_folder, require_no_labels, require_same_features, rows_in_order
 
@@ -69,7 +75,7 @@ def elastic_set(
         num_classes = len(classes)
     weights = None
     if sample_weight is not None:
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = validated_weights(sample_weight, X)
     source = ArraySource(
         X,
         targets if kind == "classifier" else targets.astype(np.float64, copy=False),

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from estimators.checks import Columns, require_finite, validated_features, validated_samples
+from estimators.checks import Columns, require_finite, validated_features, validated_samples, validated_weights
 from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin, products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
@@ -77,7 +77,7 @@ def regression_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_ta
     X, y = validated_samples(estimator, X, y, has_real_targets=True)
     weights, metadata = None, None
     if sample_weight is not None:
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = validated_weights(sample_weight, X)
         metadata = {"sample_weight": weights}
         require_weight(name, float(weights.sum()))
     columns = Columns.of(X)

@@ -6,14 +6,15 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, _fit_context
 from sklearn.metrics import check_scoring, get_scorer_names
 from sklearn.model_selection import check_cv
 from sklearn.utils import compute_sample_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
 
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from estimators.persistence import SaveMixin
@@ -47,8 +48,9 @@ class ChicleRidge(LinearRegressor):
                             columns fit into a message, else conjugate
                             gradients
     ``random_state``        decides which rows share a chunk                    for some solvers
-    dtype                   floats and bytes stay as they are; sums             ``coef_`` has the dtype of X
-                            and attributes are float64
+    dtype                   floats and bytes stay as they are, but for          ``coef_`` has the dtype of X
+                            several targets, whose X is copied as float64;
+                            sums and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, other array
                             ``n_workers``, ``policy``, ``logdir``,              libraries than NumPy
                             ``fit(ChunkFolder(path))``, ``save``, ``load``
@@ -355,6 +357,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
             )
         is_flat, has_own = samples.Y.shape[1] == 1, self.alpha_per_target and samples.Y.shape[1] > 1
         products = Products(samples, has_intercept=self.fit_intercept)
+        products.require_finite(self, samples)
         self.__dict__.pop("cv_results_", None)
         if self.cv is None:
             scores = self._scores_left_out(samples, products, alphas)
@@ -405,7 +408,8 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
             fold = []
             for alpha in alphas:
                 coef = products.weights_of(products.solutions(alpha))
-                found = np.asarray(left_out.X @ coef) + (products.target_means - products.means @ coef)
+                rows = left_out.X if sparse.issparse(left_out.X) else as_floats(left_out.X, np.float64)
+                found = np.asarray(rows @ coef) + (products.target_means - products.means @ coef)
                 fold.append(scorer(_Foretold(), found.reshape(left_out.y.shape), left_out.y, **left_out.score_weights))
             scores.append(fold)
         return np.array(np.mean(scores, axis=0))
@@ -546,7 +550,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
         ValueError
             X, y or a parameter cannot be used.
         """
-        from estimators.checks import validated_samples
+        from estimators.checks import validated_samples, validated_weights
         from estimators.inputs import encode_labels
         from estimators.weights import require_two_classes
 
@@ -560,7 +564,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
         require_two_classes(type(self).__name__, self.classes_, counts, None)
         weights = sample_weight
         if sample_weight is not None or self.class_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            weights = validated_weights(sample_weight, X)
             weights = weights * compute_sample_weight(self.class_weight, y)
         num_classes = len(self.classes_)
         is_class = codes[:, None] == (np.arange(num_classes) if num_classes > 2 else np.ones(1))

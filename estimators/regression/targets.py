@@ -20,17 +20,23 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
-from sklearn.utils.validation import _check_sample_weight
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, svd
 
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.job_ledger import JobLedger
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
-from estimators.checks import require_finite, require_finite_model, require_moderate, validated_samples
+from estimators.checks import (
+    require_finite,
+    require_finite_model,
+    require_moderate,
+    validated_samples,
+    validated_weights,
+)
 from estimators.regression.common import require_weight
 
 EPS = float(np.finfo(np.float64).eps)
@@ -66,7 +72,7 @@ class Samples:
         X, y = validated_samples(estimator, X, y, has_real_targets=True, multi_output=True)
         weights = None
         if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            weights = validated_weights(sample_weight, X)
             require_weight(type(estimator).__name__, float(weights.sum()))
         found = cls(X=X, Y=y.astype(np.float64, copy=False).reshape(len(y), -1), weights=weights)
         require_moderate(estimator, found.hook_arguments, is_first=True)
@@ -164,22 +170,38 @@ class Products:
     def solutions(self, alpha: float, columns: Any = slice(None)) -> Array:
         """Solve the equations for some targets; shape (m, number of them).
 
-        Raises:
-            LinAlgError: G + alpha has no factor, because rounding of G is larger than alpha.
+        Where rounding of G is larger than alpha there is no factor, and eigenvalues that are rounding count as 0.
         """
         matrix = self.gram.copy()
         matrix[np.diag_indices_from(matrix)] += alpha
+        right = self.right[:, columns]
         with one_blas_thread():
-            factor = cho_factor(matrix, overwrite_a=True)
-        return np.asarray(cho_solve(factor, self.right[:, columns]))
+            try:
+                return np.asarray(cho_solve(cho_factor(matrix, overwrite_a=True), right))
+            except LinAlgError:
+                values, vectors = eigh(self.gram)
+        values = np.where(values > EPS * self.size, values, 0.0)[:, None]
+        return np.asarray(vectors @ ((vectors.T @ right) / (values + alpha)))
+
+    def require_finite(self, estimator: Any, samples: Samples) -> None:
+        """Refuse what has no products.
+
+        Raises:
+            DataError: Values are not finite, or squares overflow; it names the column.
+        """
+        if not (np.isfinite(self.gram).all() and np.isfinite(self.right).all()):
+            require_finite(estimator, samples.X)
+            require_finite_model(estimator, np.full(1, np.nan), samples.hook_arguments)
 
     def weights_of(self, solutions: Array) -> Array:
         """Return W, shape (d, number of targets)."""
         return self.adjoint(solutions) if self.is_wide else solutions
 
     @np.errstate(over="ignore", invalid="ignore")
-    def certificates(self, solutions: Array, alpha: float, columns: Any = slice(None)) -> tuple[Array, Array, Array]:
-        """P, D and the relative gap of each target, what rounding of the products may hide included."""
+    def certificates(
+        self, solutions: Array, W: Array, alpha: float, columns: Any = slice(None)
+    ) -> tuple[Array, Array, Array]:
+        """P, D and the relative gap of each target, what rounding of products and intercepts may hide included."""
         right, squares = self.right[:, columns], (self.targets[:, columns] ** 2).sum(axis=0)
         products = self.gram @ solutions
         left = right - products - alpha * solutions
@@ -191,27 +213,47 @@ class Products:
             primal = squares - (solutions * (right + left)).sum(axis=0)
             gap = (np.sqrt((left**2).sum(axis=0)) + rounding) ** 2
         gap = gap / alpha + EPS * squares
+        if np.isfinite(self.total):
+            gap += self.total * (EPS * (np.abs(self.means) @ np.abs(W))) ** 2
         primal = np.maximum(primal, 0.0)
         return primal, np.maximum(primal - gap, 0.0), gap / np.maximum(primal, np.maximum(self.floor[columns], TINY))
 
     def errors_of_each_left_out(self, alphas: Array) -> Iterator[Array]:
-        """Yield by alpha the errors of Y where each row was left out of the fit, times s; shape (n, K)."""
-        gram, unit = self.gram, self.roots / np.sqrt(self.total)
-        if self.is_wide:  # the intercept gets an eigenvalue of its own, else it is lost among others that are 0
-            gram = gram + self.size * np.outer(unit, unit)
-        with one_blas_thread():
-            values, vectors = eigh(gram)
-        values = values.clip(0.0)[:, None]
-        basis = vectors if self.is_wide else self.times(vectors)
-        turned, squares = vectors.T @ self.right, basis**2
+        """Yield by alpha the errors of Y where each row was left out of the fit, times s; shape (n, K).
+
+        Dense rows are factored themselves: squares would lose singular values below 1e-8 of the largest one.
+
+        Raises:
+            UsageError: Sparse rows have products whose rounding is larger than a penalty.
+        """
+        unit = self.roots / np.sqrt(self.total)
+        if sparse.issparse(self._rows):
+            if EPS * self.size > alphas.min():
+                raise UsageError(
+                    f"ChicleRidgeCV: rounding of the products of sparse rows ({EPS * self.size:.1g}) is more than the "
+                    f"penalty {alphas.min():g}; scale the columns (sklearn.preprocessing.MaxAbsScaler), raise it, or "
+                    "pass dense rows"
+                )
+            gram = self.gram + self.size * np.outer(unit, unit) if self.is_wide else self.gram
+            with one_blas_thread():
+                squares, vectors = eigh(gram)
+            squares = squares.clip(0.0)[:, None]
+            basis = vectors if self.is_wide else self.times(vectors) / np.sqrt(np.maximum(squares.T, EPS * self.size))
+        else:
+            # The intercept gets a value of its own, else it is lost among others that are 0.
+            rows = np.column_stack([self._rows, np.sqrt(self.size) * unit]) if self.is_wide else self._rows
+            with one_blas_thread():
+                basis, values, _ = svd(rows, full_matrices=False)
+            squares = (values**2)[:, None]
+        turned, weights = basis.T @ self.targets, basis**2
         for alpha in alphas:
             if self.is_wide:
-                share = alpha / (values + alpha)
-                errors, free = basis @ (share * turned), squares @ share
+                share = alpha / (squares + alpha)
+                errors, free = basis @ (share * turned), weights @ share
                 free -= (unit**2 * alpha / (self.size + alpha))[:, None]
             else:
-                share = 1.0 / (values + alpha)
-                errors, free = self.targets - basis @ (share * turned), 1.0 - squares @ share
+                share = squares / (squares + alpha)
+                errors, free = self.targets - basis @ (share * turned), 1.0 - weights @ share
                 free -= (unit**2)[:, None]
             yield errors / free
 
@@ -231,20 +273,16 @@ def fit_at_once(
     Raises:
         DataError: Values are not finite, or squares overflow.
     """
-    if not (np.isfinite(products.gram).all() and np.isfinite(products.right).all()):
-        require_finite(estimator, samples.X)
-        require_finite_model(estimator, np.full(1, np.nan), samples.hook_arguments)
+    products.require_finite(estimator, samples)
     K, d = samples.Y.shape[1], samples.X.shape[1]
     coef, gaps = np.zeros((K, d)), np.full(K, np.inf)
     primal, dual = np.zeros((2, K))
     for alpha in np.unique(alphas):
         columns = np.flatnonzero(alphas == alpha) if len(np.unique(alphas)) > 1 else slice(None)
-        try:
-            found = products.solutions(alpha, columns)
-        except LinAlgError:
-            continue
-        primal[columns], dual[columns], gaps[columns] = products.certificates(found, alpha, columns)
-        coef[columns] = products.weights_of(found).T
+        found = products.solutions(alpha, columns)
+        W = products.weights_of(found)
+        primal[columns], dual[columns], gaps[columns] = products.certificates(found, W, alpha, columns)
+        coef[columns] = W.T
     attributes: dict[str, Any] = {
         "coef_": coef,
         "intercept_": products.target_means - coef @ products.means,

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
 
 from chicle_elastic.chunks.views import Array
-from estimators.checks import validated_samples
+from estimators.checks import validated_samples, validated_weights
 from estimators.inputs import encode_labels
 from estimators.search.calls import SearchCall
 
@@ -62,7 +61,7 @@ class Rows:
             if self._has_labels and y.dtype.kind not in "iub":
                 check_classification_targets(y)
             if call.sample_weight is not None:
-                self.weights = _check_sample_weight(call.sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+                self.weights = validated_weights(call.sample_weight, X)
             names = ("n_features_in_", "feature_names_in_")
             self.names = {name: getattr(prototype, name) for name in names if hasattr(prototype, name)}
             if self._has_labels:

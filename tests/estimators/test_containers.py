@@ -1,5 +1,6 @@
 """Containers of features: each row of the table in docs/how-to/data.md is fitted, or refused."""
 
+import datetime as dt
 from pathlib import Path
 
 import numpy as np
@@ -257,3 +258,29 @@ def test_targets_come_in_the_same_containers(tmp_path):
         ChicleRidge().fit(X, torch.tensor(y * 1.0, requires_grad=True))
     with pytest.raises(UsageError, match=r"X is a tensor.*detach"):
         ChicleCNNClassifier().fit(torch.tensor(X, requires_grad=True), y)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [1.0, "7", 3.0],
+        [1.0, None, "7"],
+        [np.datetime64("2020-01-01"), 1.0, 2.0],
+        [dt.timedelta(1), 2.0, 3.0],
+        [1.0, b"2", 3.0],
+    ],
+)
+def test_text_and_times_among_objects_are_found_in_any_row(cells):
+    """NumPy would make numbers of some of them, or name no place."""
+    column = np.fromiter(cells, dtype=object)
+    for held in (np.column_stack([column, column]), pd.DataFrame({"a": column, "b": [1.0, 2.0, 3.0]})):
+        with pytest.raises(DataError, match=r"row \d"):
+            ChicleRidge().fit(held, [1.0, 2.0, 3.0])
+    with pytest.raises(DataError, match=r"y holds .* in row \d"):
+        ChicleRidge().fit(np.eye(3), column)
+
+
+def test_masked_weights_are_refused():
+    """And not taken for what is under the mask."""
+    with pytest.raises(DataError, match="sample_weight is masked in row 0"):
+        ChicleRidge().fit(X, y, np.ma.array(np.ones(len(y)), mask=np.arange(len(y)) == 0))

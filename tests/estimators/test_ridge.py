@@ -209,7 +209,7 @@ def test_data_that_cannot_be_is_refused():
     bad[7, 3] = np.nan
     with pytest.raises(DataError, match="NaN in column 3, row 7"):
         ChicleRidge().fit(bad, y)
-    with pytest.raises(ValueError, match="could not convert string to float"):
+    with pytest.raises(ValueError, match="y holds text, as 'a' in row 0"):
         ChicleRidge().fit(X, np.array(["a"] * len(y), dtype=object))
     with pytest.raises(ValueError, match="Input y contains infinity"):
         ChicleRidge().fit(X, np.where(np.arange(len(y)) == 2, np.inf, y))

@@ -1,9 +1,12 @@
 """Several targets in one fit, the penalty that cross-validation finds, and classes as targets: as scikit-learn's."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Ridge, RidgeClassifier, RidgeCV
 from sklearn.multioutput import MultiOutputRegressor
 
@@ -219,3 +222,63 @@ def test_products_that_are_larger_than_the_data_are_not_made():
     model = ChicleRidge().fit(X, Y)
     assert "conjugate gradients" in model.history_.method
     assert model.coef_.shape == (2, 2600)
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_rows_that_are_left_out_are_those_of_fits_without_them(is_wide):
+    """Also where squares lose what small columns say: one column is 1e7 times as large as the others."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(30, 40 if is_wide else 6))
+    X[:, 4] *= 1e7
+    y = X @ (1 / X.std(axis=0)) + 0.3 * rng.normal(size=len(X))
+    alphas = [0.1, 1.0, 10.0]
+    model = ChicleRidgeCV(alphas, store_cv_results=True).fit(X, y)
+    for i, alpha in enumerate(alphas):
+        errors = []
+        for row in range(len(X)):
+            rest = np.arange(len(X)) != row
+            means, mean = X[rest].mean(axis=0), y[rest].mean()
+            augmented = np.vstack([X[rest] - means, np.sqrt(alpha) * np.eye(X.shape[1])])
+            coef = np.linalg.lstsq(augmented, np.concatenate([y[rest] - mean, np.zeros(X.shape[1])]), rcond=None)[0]
+            errors.append((y[row] - mean - (X[row] - means) @ coef) ** 2)
+        np.testing.assert_allclose(model.cv_results_[:, i].mean(), np.mean(errors), rtol=1e-5)
+
+
+def test_sparse_rows_whose_products_hide_the_penalty_are_refused():
+    """They have no other way, and a wrong penalty would be chosen without a word."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 4)) * [1.0, 1.0, 1.0, 1e9]
+    with pytest.raises(UsageError, match="scale the columns"):
+        ChicleRidgeCV().fit(sparse.csr_matrix(X), X[:, 0])
+
+
+def test_equal_columns_and_next_to_no_penalty_in_folds():
+    """No factor of the products exists; scikit-learn chooses among such penalties, too."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(40, 3)), 2, axis=1)
+    y = X[:, 0] + 0.1 * rng.normal(size=40)
+    model = ChicleRidgeCV([1e-20, 1.0], cv=3).fit(X, y)
+    assert model.best_score_ == pytest.approx(RidgeCV([1e-20, 1.0], cv=3).fit(X, y).best_score_, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e200])
+def test_cross_validation_names_the_column_of_a_value_that_cannot_be(value, monkeypatch):
+    """Of large data, too, where values are looked at by their products."""
+    monkeypatch.setattr("estimators.checks.MAX_VALUES_CHECKED_FIRST", 0)
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    X[7, 2] = value
+    with pytest.raises(DataError, match="column 2"):
+        ChicleRidgeCV().fit(X, X[:, 0])
+
+
+def test_certificates_of_columns_far_from_zero_are_true():
+    """Rounding of the intercept counts: at 1e10 it is a part of the gap."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(20, 40)) + 1e10, rng.normal(size=(20, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = ChicleRidge(1e-6).fit(X, Y)
+    wide = np.longdouble
+    errors = Y - (X.astype(wide) @ model.coef_.T.astype(wide) + model.intercept_)
+    true = (errors**2).sum(axis=0) + 1e-6 * (model.coef_.astype(wide) ** 2).sum(axis=1)
+    assert (true - model.dual_objective_ <= model.duality_gap_ * true * (1 + 1e-6)).all()

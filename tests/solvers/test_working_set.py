@@ -207,3 +207,21 @@ def test_a_finish_over_some_rows_leaves_all_others_as_they_are():
     gap = float(upper[some] @ np.maximum(0, 1 - margins) - finish.alpha @ (1 - margins))
     assert finish.gap == pytest.approx(gap, abs=1e-9 * scale)
     assert -1e-9 * scale <= gap <= 1e-7 * scale
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
+def test_columns_of_any_scale_are_done_after_one_solution(scale):
+    """P is that of w, whose duals have another one for rounding: else the set is solved for again and again."""
+    data = counts()
+    data = Problem(
+        X=(data.X @ sp.diags_array(np.where(np.arange(3000) < 3, scale, 1.0))).tocsr(), y=data.y, weights=None
+    )
+    outcome = data.run(trainer := LinearTrainer(tol=TOL if scale < 1e4 else 1e-3), 4)
+    assert len(outcome.history) <= 6
+    assert trainer.relative_gap(outcome.model, outcome.certificate) <= trainer.tol
+
+
+def test_a_tolerance_below_rounding_keeps_what_was_reached():
+    """No other method begins anew where the gap is as small as it can be."""
+    outcome = counts().run(trainer := LinearTrainer(tol=1e-12), 4, max_iterations=60)
+    assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-7

@@ -283,7 +283,7 @@ class LocalData(LocalPart):
         except BaseException:
             if stop is not None:
                 stop.set()
-            wait(futures)
+            wait([future for future in futures if not future.cancel()])
             raise
 
     def close(self) -> None:

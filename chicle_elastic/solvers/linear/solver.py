@@ -160,7 +160,7 @@ class LinearSolver(PassSolver):
         w = model.reshape(local.tables.num_outputs, -1)
         certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses, is_known=is_known)
         # Each part has a w of its own, which costs less than its rows.
-        most = max(local.useful_threads, local.tables.num_values // (8 * w.shape[1]))
+        most = max(local.useful_threads, local.tables.num_values // (8 * w.size))
         (rebuilt, sums), *others = local.run_parts(certify, local.parts(most))
         for more, more_sums in others:  # in place: with a million features a fresh array costs as much as many rows
             rebuilt += more

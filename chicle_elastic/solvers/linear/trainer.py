@@ -41,8 +41,9 @@ passes over all rows, and estimates scatter. Several tasks also wait for each ot
 FAR_BELOW = 0.1
 """Share of the goal below which nothing is waited for after the last certificate: an iteration may take long."""
 GIVEN_UP = np.array([-1.0])
-"""Progress after an iteration without an estimate of the gap: the only task has come to the end of what its own Newton
-steps can do, whose w is always that of duals. On features of 1e8 rounding of the duals is all of that w."""
+"""Progress after an iteration without an estimate of the gap: the only task, or the one that solves for a working set,
+has come to the end of what Newton steps of its own can do, whose w is always that of duals. On features of 1e8 rounding
+of the duals is all of that w."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +257,8 @@ class LinearTrainer(CertifiedTrainer):
             return CertifiedTrainer.estimate(self, model, report)
         if WorkingSetState.is_of(report.progress):
             return WorkingSetState.look(report.progress).gap
+        if np.array_equal(report.progress, GIVEN_UP):
+            return np.inf
         return self._estimated_gap(model, report.metrics)
 
     def _rests(self, progress: Array) -> bool:

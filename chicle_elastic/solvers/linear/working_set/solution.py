@@ -65,9 +65,9 @@ def solve(
     chunks = {chunk.id: LocalChunk(chunk, gate)}
     local = LocalData(chunks, loss=loss, bounds=Bounds(C=1.0, class_weights=None), intercept=intercept, num_threads=1)
     outside = w - [local.rows.weighted_sum(local.signs[k] * local.duals(k)) for k in range(len(w))]
-    sums.solved += 1.0
     if loss is Loss.HINGE and squared(outside.ravel()) > DRIFT * DRIFT * squared(w.ravel()):
         _step(state, w, sums, intercept=intercept, tol=tol, is_spent=budget.is_spent)
+        sums.solved += 0.5 if budget.is_spent() else 1.0
         return
     goal = max(state.share * tol, FINEST_GAP)
     passes, alone = CoordinatePasses(ctx, local, tol=goal), replace(budget, num_tasks=1, samples=None)
@@ -84,6 +84,7 @@ def solve(
                 break
             passes.certified(gap)
             passes.visit_all()
+    sums.solved += 0.5 if budget.is_spent() else 1.0
     sums.change += there - w
     sums.duals += chunk.state[:, :, 0]
 

@@ -14,7 +14,7 @@ Sums of a pass, one vector, for r wanted or s chosen rows with v values in all:
               rows              2 r                 class code, C_i
               duals             num_outputs r
               values            2 v                 columns, values
-    SOLVE     solved            1                   tasks that have solved
+    SOLVE     solved            1                   tasks that have solved; a half for one that was interrupted
               change            num_outputs D       of w
               taus              num_outputs
               duals             num_outputs s
