@@ -155,6 +155,7 @@ class Products:
         return self.targets if self.is_wide else self.adjoint(self.targets)
 
     @cached_property
+    @np.errstate(over="ignore", invalid="ignore")  # `require_finite` looks, and names the column
     def gram(self) -> Array:
         """G, shape (m, m)."""
         rows, shift, roots = self._rows, self._shift, self.roots

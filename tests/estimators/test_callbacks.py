@@ -71,7 +71,7 @@ def test_the_fitted_estimator_of_an_iteration_can_predict():
     """It gets better; the last one is the model itself."""
     X, y = problems.cancer()
     recorder = Recorder()
-    model = ChicleSVM(C=0.1, tol=1e-9).set_callbacks(recorder).fit(X, y)
+    model = ChicleLogisticRegression(tol=1e-9).set_callbacks(recorder).fit(X, y)
     fitted = recorder.estimators
     assert model.n_iter_ > 1
     assert [each.n_iter_ for each in fitted] == list(range(1, model.n_iter_ + 1))

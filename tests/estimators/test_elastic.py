@@ -168,7 +168,7 @@ class Loud(Steps):
         (Odd(), None, r"Odd.estimator_type is 'oracle'; it has to be one of \('classifier'"),
         (NearestMean(), None, "requires y to be passed"),
         (NearestMean(), np.linspace(0, 1, 1797), "Unknown label type"),
-        (Steps(), Y_DIGITS.astype(str).astype(object) + "x", "could not convert string to float"),
+        (Steps(), Y_DIGITS.astype(str).astype(object) + "x", "y holds text, as '0x' in row 0"),
         (Loud(), Y_DIGITS, r"returned the metrics 'squares'.* name them in Loud.metric_names"),
         (Short(), None, r"Short.predict has to return a value or a row for each of 1797 rows, and returned shape \(1,"),
         (Floats(), Y_DIGITS, "Floats.predict of a classifier has to return codes, integers from 0 to 9"),

@@ -1,6 +1,7 @@
 """How many threads help, and where they run."""
 
 import os
+import threading
 import time
 
 import pytest
@@ -61,10 +62,13 @@ def test_an_interrupted_pass_leaves_no_thread_at_work():
     """The others are told to stop, and waited for."""
     bounds = Bounds(C=1.0, class_weights=None)
     local, stop, ended = LocalData({}, loss=Loss.HINGE, bounds=bounds, intercept=1.0, num_threads=2), StopFlag(), []
+    is_at_work = threading.Event()
 
     def run(part):
         if part == 0:
+            assert is_at_work.wait(60)
             raise KeyboardInterrupt
+        is_at_work.set()
         while not stop.is_set():
             time.sleep(0.001)
         ended.append(part)
