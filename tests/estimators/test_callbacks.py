@@ -93,7 +93,7 @@ def test_a_callback_ends_the_fit_with_a_true_certificate():
     """The gap belongs to the model at that iteration although the trainer had not asked for a certificate there."""
     X, y = problems.cancer()
     recorder = Recorder({0: lambda: True})
-    model = ChicleSVM(C=1.0, tol=1e-9, store_duals=True).set_callbacks(recorder).fit(X, y)
+    model = ChicleSVM(C=1000.0, tol=1e-9, store_duals=True).set_callbacks(recorder).fit(X, y)
     assert model.n_iter_ == len(model.history_) == 1
     assert recorder.hooks[-3:] == ["end iteration 0", "end fit 0", "teardown"]
     gap = problems.recomputed_gaps(model, X, y)[0]
@@ -108,7 +108,7 @@ def test_ctrl_c_leaves_a_usable_estimator(iteration):
     """A real SIGINT: KeyboardInterrupt comes out of fit, the attributes are set and belong together."""
     X, y = problems.cancer()
     recorder = Recorder({iteration: lambda: signal.raise_signal(signal.SIGINT)})
-    model = ChicleSVM(C=1.0, tol=1e-12, store_duals=True, random_state=0).set_callbacks(recorder)
+    model = ChicleSVM(C=1000.0, tol=1e-12, store_duals=True, random_state=0).set_callbacks(recorder)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.n_iter_ == len(model.history_) == iteration + 1
