@@ -71,10 +71,17 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         """What to do when a fit has not converged, beyond what helps every regressor."""
 
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
-        """Return the attributes of a fit to several targets."""
+        """Return the attributes of a fit to several targets, or of one where `_needs_no_job` says so."""
         from estimators.regression.targets import fit_one_by_one
 
         return fit_one_by_one(self, samples)
+
+    def _needs_no_job(self, shape: tuple[int, ...]) -> bool:
+        """Say whether a fit to rows of this shape and one target has nothing to gain from chunks and iterations.
+
+        It is a job all the same if its gap is then above `tol`.
+        """
+        return False
 
     def _initial_model(self) -> Array | None:
         """The model to begin with, shape (n_features + 1,); by default that of the trainer."""
@@ -125,14 +132,20 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         from estimators.regression.common import regression_set
 
         runtime = runtime_of(self)
-        shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape  # NumPy cannot look at every tensor
-        if self._takes_targets and tuple(shape[1:]) > (1,) and not is_folder(X):
-            from estimators.regression.targets import Samples
+        shape = _shape(y)
+        has_targets = self._takes_targets and shape[1:] > (1,)
+        if not is_folder(X) and (has_targets or (len(shape) == 1 and self._needs_no_job(_shape(X)))):
+            from estimators.regression.targets import RESULTS, Samples
 
             samples = Samples.of(self, X, y, sample_weight)
-            for name, value in self._fit_targets(runtime, samples).items():
-                setattr(self, name, value)
-            return self
+            attributes = self._fit_targets(runtime, samples)
+            if has_targets or attributes["duality_gap_"] <= self.tol:
+                if not has_targets:
+                    attributes |= {name: attributes[name][0].tolist() for name in RESULTS if name != "coef_"}
+                    attributes["coef_"] = attributes["coef_"][0]
+                for name, value in attributes.items():
+                    setattr(self, name, value)
+                return self
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = regression_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
         if hasattr(runtime, "submit"):  # no objects of this process go there
@@ -198,3 +211,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         tags.input_tags.sparse = True
         tags.target_tags.multi_output = self._takes_targets
         return tags
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    """Return the shape; NumPy cannot look at every tensor."""
+    return tuple(values.shape) if hasattr(values, "shape") else np.asarray(values).shape

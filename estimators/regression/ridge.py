@@ -17,6 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.regression.base import LinearRegressor
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
     from estimators.regression.targets import Products, Samples
+
+FEW_VALUES = 1 << 20
+"""Values of X up to which a copy of them costs less than a job."""
 
 
 class ChicleRidge(LinearRegressor):
@@ -44,9 +48,8 @@ class ChicleRidge(LinearRegressor):
     ``tol``                 relative duality gap (P - D) / P, certified before  measure of the solver, 1e-4
                             the fit stops; 1e-6
     ``max_iter``            iterations, each of one pass over the data; 1000    iterations of the solver
-    method                  one Newton step where second derivatives of all     ``solver``, ``positive``
-                            columns fit into a message, else conjugate
-                            gradients
+    method                  one factor where all products of columns, or of     ``solver``, ``positive``
+                            rows, fit into a message, else conjugate gradients
     ``random_state``        decides which rows share a chunk                    for some solvers
     dtype                   floats and bytes stay as they are, but for          ``coef_`` has the dtype of X
                             several targets, whose X is copied as float64;
@@ -188,7 +191,14 @@ class ChicleRidge(LinearRegressor):
             return super()._fit_targets(runtime, samples)
         products = Products(samples, has_intercept=bool(self.fit_intercept))
         alphas = np.full(samples.Y.shape[1], float(self.alpha))
-        return fit_at_once(self, samples, products, alphas, alone=ChicleRidge)
+        return fit_at_once(self, samples, products, alphas, alone=ChicleRidge if len(alphas) > 1 else None)
+
+    def _needs_no_job(self, shape: tuple[int, ...]) -> bool:
+        n, d = (*shape, 0, 0)[:2]
+        is_small = n * d <= FEW_VALUES or (n < d and n * n <= MOST_BLOCK_VALUES)
+        is_watched = self.verbose or self.logdir is not None or hasattr(self, "_parent_callback_ctx")
+        is_placed = any(part is not None for part in (self.runtime, self.n_workers, self.policy, self.chunk_size))
+        return bool(is_small and not (is_watched or is_placed or getattr(self, "_skl_callbacks", False)))
 
     def _advice(self) -> str:
         return "raise alpha"
@@ -255,7 +265,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
     history_ : chicle_elastic.monitoring.history.History
         `history_.method` says how the model was found.
     ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        Empty: there are no chunks.
+        All rows as one chunk.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features_in_,)

@@ -13,6 +13,7 @@ Nothing of that reads X again. Rounding of the products counts as a part of the 
 `tol` are fitted one after the other, by the regression that looks at their residuals.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,11 +26,15 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, svd
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from chicle_elastic.values import ChunkAccount
 from estimators.checks import (
     require_finite,
     require_finite_model,
@@ -43,6 +48,7 @@ EPS = float(np.finfo(np.float64).eps)
 LEAST_RESIDUAL = 1e-10
 """Share of the targets below which residuals are rounding, as in `newton.steps`."""
 METHOD = "one factor of the products of all columns (of rows, where those are fewer) for all targets"
+TASK = NodeId("task-0")
 RESULTS = ("coef_", "intercept_", "objective_", "dual_objective_")
 
 
@@ -260,7 +266,7 @@ class Products:
 
 
 def fit_at_once(
-    estimator: Any, samples: Samples, products: Products, alphas: Array, *, alone: Callable[..., Any]
+    estimator: Any, samples: Samples, products: Products, alphas: Array, *, alone: Callable[..., Any] | None
 ) -> dict[str, Any]:
     """Return the attributes of a ridge regression of all targets.
 
@@ -269,11 +275,12 @@ def fit_at_once(
         samples: The data.
         products: Of the same.
         alphas: Penalty of each target, shape (K,).
-        alone: Makes the ridge regression of a target that has to be fitted by itself.
+        alone: Makes the ridge regression of a target that has to be fitted by itself; None for no such fits.
 
     Raises:
         DataError: Values are not finite, or squares overflow.
     """
+    begin = time.monotonic()
     products.require_finite(estimator, samples)
     K, d = samples.Y.shape[1], samples.X.shape[1]
     coef, gaps = np.zeros((K, d)), np.full(K, np.inf)
@@ -290,18 +297,44 @@ def fit_at_once(
         "objective_": primal,
         "dual_objective_": dual,
         "n_iter_": 1,
-        "history_": History(),
-        "ledger_": JobLedger(),
+        **_accounts(samples, {"objective": primal, "dual_objective": dual, "duality_gap": gaps}, begin),
     }
-    attributes["history_"].methods = {1: METHOD}
     for k in np.flatnonzero(~(gaps <= estimator.tol)):
+        if alone is None:
+            break
         params = {name: getattr(estimator, name) for name in ("fit_intercept", "tol", "max_iter")}
-        part = alone(alphas[k], **params).fit(samples.X, samples.Y[:, k], samples.weights)
+        part = alone(alphas[k], runtime=InProcess(num_tasks=1), **params).fit(
+            samples.X, samples.Y[:, k], samples.weights
+        )
+        attributes |= {"history_": part.history_, "ledger_": part.ledger_}
         for name in RESULTS:
             attributes[name][k] = getattr(part, name)
         gaps[k], attributes["n_iter_"] = part.duality_gap_, max(attributes["n_iter_"], part.n_iter_)
     attributes["duality_gap_"] = float(gaps.max())
     return attributes
+
+
+def _accounts(samples: Samples, figures: dict[str, Array], begin: float) -> dict[str, Any]:
+    """Return history and ledger of a fit whose only chunk are the arrays themselves."""
+    (num_rows, _), duration_s = samples.X.shape, time.monotonic() - begin
+    told = {name: values.max() if name == "duality_gap" else values.sum() for name, values in figures.items()}
+    history = History(
+        [
+            IterationRecord(
+                iteration=1,
+                epochs=1.0,
+                time_s=duration_s,
+                num_tasks=1,
+                samples=num_rows,
+                num_chunks={TASK: 1},
+                seconds={TASK: duration_s},
+                figures=told,
+            )
+        ]
+    )
+    history.methods = {1: METHOD}
+    account = ChunkAccount(chunk=ChunkId(0), rows=num_rows, owner=TASK, iterations={TASK: 1}, replays=0)
+    return {"history_": history, "ledger_": JobLedger([account])}
 
 
 def fit_one_by_one(estimator: Any, samples: Samples) -> dict[str, Any]:

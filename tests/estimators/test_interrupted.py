@@ -112,7 +112,7 @@ def test_where_no_certificate_can_be_made_the_last_certified_model_is_left(monke
 def test_before_the_first_iteration_has_ended_nothing_changes(monkeypatch):
     """An earlier fit is as it was, and there is nothing to warn of."""
     X, y = np.eye(6), np.arange(6.0)
-    model = ChicleRidge().fit(X, y)
+    model = ChicleRidge(runtime=in_process.InProcess(num_tasks=1)).fit(X, y)
     before = model.coef_
 
     def interrupting(self, model, budget):

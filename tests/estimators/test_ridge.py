@@ -122,11 +122,44 @@ def test_columns_far_from_zero_keep_their_digits():
     np.testing.assert_allclose(model.coef_, ChicleRidge(alpha=ALPHA).fit(X, y).coef_, rtol=1e-5)
 
 
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("is_weighted", [True, False])
+@pytest.mark.parametrize("data", [diabetes, wide, lambda: (wide()[0].toarray(), wide()[1])])
+def test_small_data_is_fitted_without_a_job_as_with_one(data, is_weighted, fit_intercept):
+    """Model, certificate, history and ledger tell the same."""
+    X, y = data()
+    weights = np.random.default_rng(0).uniform(0.0, 2.0, size=len(y)) if is_weighted else None
+    params = {"alpha": ALPHA, "fit_intercept": fit_intercept, "tol": 1e-9}
+    model = ChicleRidge(**params).fit(X, y, weights)
+    job = ChicleRidge(**params, runtime=InProcess(num_tasks=1)).fit(X, y, weights)
+    assert model.history_.method != job.history_.method
+    np.testing.assert_allclose(model.coef_, job.coef_, atol=1e-4 * np.abs(job.coef_).max())
+    assert model.objective_ == pytest.approx(job.objective_, rel=1e-9)
+    assert recomputed_gap(model, X, y, weights) <= model.duality_gap_ + 1e-14 <= 1e-9
+    assert type(model.intercept_) is type(job.intercept_)
+    assert type(model.objective_) is type(job.objective_)
+    assert model.history_[-1].figures == pytest.approx(
+        {"objective": model.objective_, "dual_objective": model.dual_objective_, "duality_gap": model.duality_gap_}
+    )
+    assert model.n_iter_ == len(model.history_) == 1
+    (account,) = model.ledger_
+    assert (account.rows, account.owner) == (len(y), job.ledger_[0].owner)
+
+
+def test_where_products_lose_digits_it_is_a_job():
+    """Small columns beside large ones: their share of the products is rounding."""
+    X, y = diabetes()
+    X = X * 10.0 ** np.linspace(-9, 9, X.shape[1])
+    model, job = (ChicleRidge(1e-20, runtime=runtime).fit(X, y) for runtime in (None, InProcess(num_tasks=1)))
+    np.testing.assert_array_equal(model.coef_, job.coef_)
+    assert model.history_.method == job.history_.method
+
+
 def test_a_fit_that_is_cut_short_warns_and_says_how_far_it_came():
     """Its gap is true, and above tol."""
     X, y = wide()
     with pytest.warns(match="has not converged: after max_iter=4 iterations the relative duality gap is"):
-        model = ChicleRidge(alpha=ALPHA, tol=1e-12, max_iter=4).fit(X, y)
+        model = ChicleRidge(alpha=ALPHA, tol=1e-12, max_iter=4, runtime=InProcess(num_tasks=1)).fit(X, y)
     assert model.n_iter_ == 4
     assert model.duality_gap_ == pytest.approx(min(recomputed_gap(model, X, y), 1.0), rel=1e-6)
     assert model.duality_gap_ > 1e-12
@@ -158,7 +191,7 @@ def test_a_first_iteration_alone_leaves_the_mean():
     """max_iter=1 has only looked at the data."""
     X, y = diabetes()
     with pytest.warns(match="has not converged"):
-        model = ChicleRidge(max_iter=1).fit(X, y)
+        model = ChicleRidge(max_iter=1, runtime=InProcess(num_tasks=1)).fit(X, y)
     assert not model.coef_.any()
     assert model.intercept_ == pytest.approx(y.mean())
     assert model.duality_gap_ == pytest.approx(min(recomputed_gap(model, X, y), 1.0), rel=1e-9)
