@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from estimators.regression.common import RegressionSet
     from estimators.regression.targets import Samples
 
+FEW_VALUES = 1 << 20
+"""Values of X up to which a copy of them costs less than a job."""
+
 
 class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """Linear regressor, trained until its duality gap is small.
@@ -61,6 +64,12 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
     tol: float
     max_iter: int
     random_state: Any
+    verbose: int
+    chunk_size: int | None
+    runtime: "Runtime | None"
+    n_workers: int | tuple[int, int] | None
+    policy: Any
+    logdir: str | PathLike[str] | None
 
     @abstractmethod
     def _trainer(self) -> "CertifiedTrainer":
@@ -76,12 +85,15 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
 
         return fit_one_by_one(self, samples)
 
-    def _needs_no_job(self, shape: tuple[int, ...]) -> bool:
-        """Say whether a fit to rows of this shape and one target has nothing to gain from chunks and iterations.
-
-        It is a job all the same if its gap is then above `tol`.
-        """
+    def _is_little(self, shape: tuple[int, ...]) -> bool:
+        """Say whether rows of this shape are fitted best from their products at once, in this process."""
         return False
+
+    def _needs_no_job(self, shape: tuple[int, ...]) -> bool:
+        """Say whether nobody has asked for a job, and rows of this shape have nothing to gain from one."""
+        is_watched = self.verbose or self.logdir is not None or hasattr(self, "_parent_callback_ctx")
+        is_placed = any(part is not None for part in (self.runtime, self.n_workers, self.policy, self.chunk_size))
+        return not (is_watched or is_placed or getattr(self, "_skl_callbacks", False)) and self._is_little(shape)
 
     def _initial_model(self) -> Array | None:
         """The model to begin with, shape (n_features + 1,); by default that of the trainer."""

@@ -1,5 +1,6 @@
 """Lasso and elastic net."""
 
+from functools import partial
 from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,12 +10,13 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
-from estimators.regression.base import LinearRegressor
+from estimators.regression.base import FEW_VALUES, LinearRegressor
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.l1.trainer import LassoTrainer
+    from estimators.regression.targets import Samples
 
 
 class ChicleElasticNet(LinearRegressor):
@@ -33,8 +35,7 @@ class ChicleElasticNet(LinearRegressor):
     ======================  ==================================================  ============================
     ``alpha``               a number > 0                                        >= 0
     ``l1_ratio``            0 to 1; 0 takes up to 2047 features                 0 to 1
-    targets                 one or more, fitted one after the other; of a       one or more
-                            ChunkFolder one
+    targets                 one or more; of a ChunkFolder one                   one or more
     ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
                             the fit stops; 1e-6                                 length of y; 1e-4
     ``max_iter``            iterations, each of one pass over the data; 1000    sweeps over the columns
@@ -200,6 +201,21 @@ class ChicleElasticNet(LinearRegressor):
             has_intercept=bool(self.fit_intercept),
         )
 
+    def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
+        from estimators.regression.elastic_net import fit_at_once
+
+        if not (self._needs_no_job(samples.X.shape)):
+            return super()._fit_targets(runtime, samples)
+        l1 = float(self.alpha) * self._share()
+        l2 = float(self.alpha) - l1
+        has_targets = samples.Y.shape[1] > 1
+        alone = partial(type(self), **self.get_params(deep=False)) if has_targets else None
+        return fit_at_once(self, samples, l1=l1, l2=l2, alone=alone)
+
+    def _is_little(self, shape: tuple[int, ...]) -> bool:
+        n, d = (*shape, 0, 0)[:2]
+        return d <= n and n * d <= FEW_VALUES and not self.warm_start
+
     def _initial_model(self) -> Array | None:
         found = getattr(self, "coef_", None) if self.warm_start else None
         if found is None or np.shape(found) != (self.n_features_in_,):
@@ -221,8 +237,7 @@ class ChicleLasso(ChicleElasticNet):
     what                    ChicleLasso                                         Lasso
     ======================  ==================================================  ============================
     ``alpha``               a number > 0                                        >= 0
-    targets                 one or more, fitted one after the other; of a       one or more
-                            ChunkFolder one
+    targets                 one or more; of a ChunkFolder one                   one or more
     ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
                             the fit stops; 1e-6                                 length of y; 1e-4
     ``max_iter``            iterations, each of one pass over the data; 1000    sweeps over the columns

@@ -1,6 +1,7 @@
 """Ridge regression: of given strength, of a strength found by cross-validation, and as a classifier."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from numbers import Integral, Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -20,7 +21,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
-from estimators.regression.base import LinearRegressor
+from estimators.regression.base import FEW_VALUES, LinearRegressor
 from estimators.regression.common import RegressionMixin
 from estimators.streaming import is_folder
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
     from estimators.regression.targets import Products, Samples
-
-FEW_VALUES = 1 << 20
-"""Values of X up to which a copy of them costs less than a job."""
 
 
 class ChicleRidge(LinearRegressor):
@@ -184,21 +182,20 @@ class ChicleRidge(LinearRegressor):
 
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
         from chicle_elastic.runtime.in_process import InProcess
+        from chicle_elastic.runtime.training.blas_threads import one_blas_thread
         from estimators.regression.targets import Products, fit_at_once
 
         is_alone = isinstance(runtime, InProcess) and runtime.most_tasks() == 1
         if not is_alone or getattr(self, "_skl_callbacks", False) or not samples.are_products_small():
             return super()._fit_targets(runtime, samples)
-        products = Products(samples, has_intercept=bool(self.fit_intercept))
         alphas = np.full(samples.Y.shape[1], float(self.alpha))
-        return fit_at_once(self, samples, products, alphas, alone=ChicleRidge if len(alphas) > 1 else None)
+        with one_blas_thread() if self._is_little(samples.X.shape) else nullcontext():
+            products = Products(samples, has_intercept=bool(self.fit_intercept))
+            return fit_at_once(self, samples, products, alphas, alone=ChicleRidge if len(alphas) > 1 else None)
 
-    def _needs_no_job(self, shape: tuple[int, ...]) -> bool:
+    def _is_little(self, shape: tuple[int, ...]) -> bool:
         n, d = (*shape, 0, 0)[:2]
-        is_small = n * d <= FEW_VALUES or (n < d and n * n <= MOST_BLOCK_VALUES)
-        is_watched = self.verbose or self.logdir is not None or hasattr(self, "_parent_callback_ctx")
-        is_placed = any(part is not None for part in (self.runtime, self.n_workers, self.policy, self.chunk_size))
-        return bool(is_small and not (is_watched or is_placed or getattr(self, "_skl_callbacks", False)))
+        return n * d <= FEW_VALUES or (n < d and n * n <= MOST_BLOCK_VALUES)
 
     def _advice(self) -> str:
         return "raise alpha"

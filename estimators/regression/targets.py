@@ -1,4 +1,4 @@
-"""Several targets in one fit: of squares with an l2 penalty all at once, of other regressions one after the other.
+"""Several targets in one fit, and one of little data: regressions from products of columns, or one after the other.
 
 Shapes: n rows, d columns, K targets; m is the smaller one of n and d. With X rows less their weighted means and times
 the roots s of their weights, Y targets alike, and G = X'X (d <= n) or X X', ridge regression solves
@@ -14,9 +14,9 @@ Nothing of that reads X again. Rounding of the products counts as a part of the 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ from estimators.regression.common import require_weight
 EPS = float(np.finfo(np.float64).eps)
 LEAST_RESIDUAL = 1e-10
 """Share of the targets below which residuals are rounding, as in `newton.steps`."""
-METHOD = "one factor of the products of all columns (of rows, where those are fewer) for all targets"
+METHOD = "products of all columns (of rows, where those are fewer) at once"
 TASK = NodeId("task-0")
 RESULTS = ("coef_", "intercept_", "objective_", "dual_objective_")
 
@@ -291,6 +291,45 @@ def fit_at_once(
         W = products.weights_of(found)
         primal[columns], dual[columns], gaps[columns] = products.certificates(found, W, alpha, columns)
         coef[columns] = W.T
+    results = Results(coef=coef, primal=primal, dual=dual, gaps=gaps)
+    makers = None if alone is None else [partial(alone, alpha, max_iter=estimator.max_iter) for alpha in alphas]
+    return finished(estimator, samples, products, results, makers, begin)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Results:
+    """Of each target.
+
+    Attributes:
+        coef: Shape (K, d).
+        primal, dual, gaps: P, D and the relative gap, shape (K,).
+    """
+
+    coef: Array
+    primal: Array
+    dual: Array
+    gaps: Array
+
+
+def finished(
+    estimator: Any,
+    samples: Samples,
+    products: Products,
+    results: Results,
+    alone: Sequence[Callable[..., Any]] | None,
+    begin: float,
+) -> dict[str, Any]:
+    """Return the attributes of a fit, after fits of targets whose gap is above `tol`.
+
+    Args:
+        estimator: Being fitted.
+        samples: The data.
+        products: Of the same.
+        results: Of all targets.
+        alone: Makes by target the regression for a job of its own; None for no such fits.
+        begin: When the fit began, as `time.monotonic` says it.
+    """
+    coef, primal, dual, gaps = results.coef, results.primal, results.dual, results.gaps
     attributes: dict[str, Any] = {
         "coef_": coef,
         "intercept_": products.target_means - coef @ products.means,
@@ -302,10 +341,8 @@ def fit_at_once(
     for k in np.flatnonzero(~(gaps <= estimator.tol)):
         if alone is None:
             break
-        params = {name: getattr(estimator, name) for name in ("fit_intercept", "tol", "max_iter")}
-        part = alone(alphas[k], runtime=InProcess(num_tasks=1), **params).fit(
-            samples.X, samples.Y[:, k], samples.weights
-        )
+        params = {"fit_intercept": estimator.fit_intercept, "tol": estimator.tol, "runtime": InProcess(num_tasks=1)}
+        part = alone[int(k)](**params).fit(samples.X, samples.Y[:, k], samples.weights)
         attributes |= {"history_": part.history_, "ledger_": part.ledger_}
         for name in RESULTS:
             attributes[name][k] = getattr(part, name)

@@ -1,0 +1,81 @@
+"""Lasso and elastic net of little data from the products of its columns, without a job.
+
+With X and Y as in `targets`, W the sum of weights, H = X'X / W and q = X'y / W, it minimises
+
+    P(w) = |y - X w|^2 / 2W + l1 |w|_1 + l2/2 |w|^2
+
+where |y - X w|^2 / W = |y|^2 / W - q'w - v'w and v = q - H w is what `l1.objective` makes duals of. Nothing of that
+reads X again; rounding of the products counts as a part of the gap.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.runtime.training.blas_threads import one_blas_thread
+from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
+from chicle_elastic.solvers.linear.l1.subproblem import minimise
+from estimators.regression.targets import EPS, Products, Results, Samples, finished
+
+MOST_LOOKS = 32
+"""Sweeps over all columns after which a job, which has other means, goes on."""
+SLOPE_SHARE = 0.05
+"""Share of `tol` that slopes may be off where signs do not come to rest, as in `l1.steps`."""
+
+
+@one_blas_thread()
+def fit_at_once(
+    estimator: Any, samples: Samples, *, l1: float, l2: float, alone: Callable[..., Any] | None
+) -> dict[str, Any]:
+    """Return the attributes of the regression of all targets.
+
+    Args:
+        estimator: Being fitted.
+        samples: The data.
+        l1, l2: Factors of the penalties, one of them > 0.
+        alone: Makes the regression of a target that has to be fitted by itself; None for no such fits.
+
+    Raises:
+        DataError: Values are not finite, or squares overflow.
+    """
+    begin = time.monotonic()
+    products = Products(samples, has_intercept=bool(estimator.fit_intercept))
+    products.require_finite(estimator, samples)
+    K, d = samples.Y.shape[1], samples.X.shape[1]
+    results = Results(coef=np.zeros((K, d)), primal=np.zeros(K), dual=np.zeros(K), gaps=np.full(K, np.inf))
+    total = float(products.roots @ products.roots)
+    H = products.gram / total
+    for k in range(K):
+        accuracy = SLOPE_SHARE * float(estimator.tol) * l1
+        w, primal, gap = _solution(products, H, k, total, l1=l1, l2=l2, accuracy=accuracy)
+        results.coef[k], results.primal[k], results.dual[k] = w, primal, max(primal - gap, 0.0)
+        results.gaps[k] = gap / max(primal, float(products.floor[k]) / total, TINY)
+    makers: Sequence[Callable[..., Any]] | None = None if alone is None else [alone] * K
+    return finished(estimator, samples, products, results, makers, begin)
+
+
+def _solution(
+    products: Products, H: Array, k: int, total: float, *, l1: float, l2: float, accuracy: float
+) -> tuple[Array, float, float]:
+    """Return w of target k, P and P - D, what rounding may hide included."""
+    y = products.targets[:, k]
+    square, q = float(y @ y) / total, np.ascontiguousarray(products.right[:, k]) / total
+    looks = iter(range(MOST_LOOKS))
+    w, _ = minimise(
+        H, q, np.zeros(len(q)), l1=l1, l2=l2, enough=0.0, accuracy=accuracy, is_spent=lambda: next(looks, None) is None
+    )
+    v = q - H @ w
+    losses = 0.5 * max(square - float(q @ w) - float(v @ w), 0.0)
+    objective = Objective(loss=None, l1=l1, l2=l2, has_free_intercept=False)
+    primal = losses + objective.penalty(w)
+    sums = SlopeSums(losses=np.array([losses]), products=np.array([float(v @ w)]), v=v[np.newaxis])
+    _, gap = objective.factor_and_gap(w, primal, sums, np.ones(1))
+    length = float(np.abs(w).sum())
+    gap = max(gap, 0.0) + EPS * (square + products.size / total * length * length)
+    if np.isfinite(products.total):
+        gap += (EPS * float(np.abs(products.means) @ np.abs(w))) ** 2
+    return w, primal, gap
