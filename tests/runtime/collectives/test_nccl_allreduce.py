@@ -10,6 +10,8 @@ import pytest
 from tests.runtime.collectives.members import start, store
 from tests.timeouts import timeout_s
 
+pytest.importorskip("torch", reason="needs torch")
+
 __all__ = ["start", "store"]
 
 PRELUDE = """
