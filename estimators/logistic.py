@@ -62,7 +62,7 @@ class ChicleLogisticRegression(LinearClassifier):
     only in one             ``n_threads``, ``chunk_size``, ``runtime``,         ``sparsify``, ``densify``,
                             ``n_workers``, ``policy``, ``logdir``,              other array libraries
                             ``store_duals``, ``fit(ChunkFolder(path))``,        than NumPy
-                            ``save``, ``load``, ``to_logistic_regression``,
+                            ``save``, ``load``, ``to_sklearn``,
                             ``sparse_coef_``
     ======================  ==================================================  ============================
 
@@ -199,6 +199,7 @@ class ChicleLogisticRegression(LinearClassifier):
     4
     """
 
+    _twin = "sklearn.linear_model.LogisticRegression"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
@@ -361,17 +362,16 @@ class ChicleLogisticRegression(LinearClassifier):
         return log_sigmoids - log_sums
 
     def to_logistic_regression(self) -> "LogisticRegression | OneVsRestClassifier":
-        """The same model as a fitted estimator of scikit-learn, with equal predictions and probabilities.
+        """Make a fitted estimator of scikit-learn of the model: another name of `to_sklearn`.
 
         Returns
         -------
         estimator : LogisticRegression or OneVsRestClassifier
             A `LogisticRegression` for two classes and of a multinomial model; of one-vs-rest a `OneVsRestClassifier` of
-            them, without `class_weight`. `tol` and `max_iter` mean something else there and have their defaults.
+            them, without `class_weight`. Predictions and probabilities are equal.
         """
-        from estimators.export import to_logistic_regression
-
-        return to_logistic_regression(self)
+        exported: LogisticRegression | OneVsRestClassifier = self.to_sklearn()
+        return exported
 
 
 def _log_softmax(scores: Array) -> Array:

@@ -44,14 +44,16 @@ PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:
-    """`save` and `load` of linear models, and the names of the parameters that a file holds.
+    """What a linear model becomes outside of Chicle: a file, or an estimator of scikit-learn.
 
     Attributes:
+        _twin: Class of scikit-learn with the same parameters and predictions, with its module; empty for none.
         _file_arrays: Attributes that are arrays.
         _file_required: Those of them that every fit has.
         _file_values: Attributes that are plain values.
     """
 
+    _twin: ClassVar[str] = ""
     _file_arrays: ClassVar[tuple[str, ...]] = ARRAYS
     _file_required: ClassVar[tuple[str, ...]] = REQUIRED_ARRAYS
     _file_values: ClassVar[tuple[str, ...]] = VALUES
@@ -81,6 +83,24 @@ class SaveMixin:
         arrays = [name for name in self._file_values if isinstance(getattr(self, name), np.ndarray)]  # several targets
         found = {name: getattr(self, name, None) for name in (*self._file_arrays, *arrays)}
         write_model(path, self, params, found, values=[name for name in self._file_values if name not in arrays])
+
+    def to_sklearn(self) -> Any:
+        """Make a fitted estimator of scikit-learn of the model, with equal predictions, for tools that know its class.
+
+        Returns
+        -------
+        estimator : object
+            Of the class that minimises the same function, as `Ridge` of :class:`ChicleRidge`, with the same parameters
+            and weights; `tol` and `max_iter` mean something else there and have their defaults.
+
+        Raises
+        ------
+        UsageError
+            scikit-learn has no such estimator, or not with these parameters.
+        """
+        from estimators.export import to_sklearn
+
+        return to_sklearn(self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

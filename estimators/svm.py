@@ -49,7 +49,7 @@ class ChicleSVM(LinearClassifier):
                             ``runtime``, ``n_workers``, ``policy``,
                             ``logdir``, ``store_duals``, callbacks, ``save``,
                             ``load``, ``fit(ChunkFolder(path))``,
-                            ``to_linear_svc``, ``sparse_coef_``
+                            ``to_sklearn``, ``sparse_coef_``
     ======================  ==================================================  ===========================
 
     Parameters
@@ -182,6 +182,7 @@ class ChicleSVM(LinearClassifier):
     7
     """
 
+    _twin = "sklearn.svm.LinearSVC"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "loss": [StrOptions({"hinge", "squared_hinge", "modified_huber"})],
@@ -250,14 +251,12 @@ class ChicleSVM(LinearClassifier):
         return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
 
     def to_linear_svc(self) -> "LinearSVC":
-        """The same model as a fitted `LinearSVC`, with equal predictions.
+        """Make a fitted `LinearSVC` of the model: another name of `to_sklearn`.
 
         Returns
         -------
         estimator : sklearn.svm.LinearSVC
-            `C`, `loss`, `penalty`, intercept and weights are the same; `tol` and `max_iter` mean something else there
-            and have their defaults.
+            With equal predictions.
         """
-        from estimators.export import to_linear_svc
-
-        return to_linear_svc(self)
+        svc: LinearSVC = self.to_sklearn()
+        return svc

@@ -1,5 +1,6 @@
 """What the fit of a regressor needs besides its mathematics: validated input, prediction, R^2, model files."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -7,6 +8,7 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
@@ -35,14 +37,16 @@ class RegressionSet:
     features: Any = None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
-    def rows(self) -> Any:
-        """Return what `predict` takes: the matrix, or the folder."""
-        return self.source if self.features is None else self.features
+    def by_row(self, function: Callable[[Any], Array]) -> Array:
+        """Return what `function` makes of rows, dense or CSR, for all of them in order."""
+        if self.features is None:
+            return rows_in_order(self.source, lambda chunk: function(matrix_of(chunk.rows)))
+        return function(self.features)
 
     def targets(self) -> Array:
         """Return those of all rows, in their order; shape (n_samples,), float64."""
         if self.features is None:
-            return rows_in_order(self.rows(), lambda chunk: chunk.targets)
+            return rows_in_order(self.source, lambda chunk: chunk.targets)
         return np.asarray(self.hook_arguments["y"], dtype=np.float64)
 
     def require_finite(self, estimator: Any) -> None:

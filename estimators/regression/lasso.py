@@ -46,7 +46,8 @@ class ChicleElasticNet(LinearRegressor):
                             and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``      ``path``
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``,     ``path``
+                            ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -137,6 +138,7 @@ class ChicleElasticNet(LinearRegressor):
     (True, 0.491)
     """
 
+    _twin = "sklearn.linear_model.ElasticNet"
     _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
@@ -234,7 +236,8 @@ class ChicleLasso(ChicleElasticNet):
                             and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``      ``path``
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``,     ``path``
+                            ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -312,6 +315,7 @@ class ChicleLasso(ChicleElasticNet):
     (True, 0.509, 7)
     """
 
+    _twin = "sklearn.linear_model.Lasso"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         name: each for name, each in ChicleElasticNet._parameter_constraints.items() if name != "l1_ratio"
     }

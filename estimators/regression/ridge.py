@@ -56,7 +56,8 @@ class ChicleRidge(LinearRegressor):
                             sums and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, other array
                             ``n_workers``, ``policy``, ``logdir``,              libraries than NumPy
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``,
+                            ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -137,6 +138,7 @@ class ChicleRidge(LinearRegressor):
     (True, 0.513)
     """
 
+    _twin = "sklearn.linear_model.Ridge"
     _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
@@ -218,7 +220,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
                             :class:`ChicleSearchCV`
     ``tol``                 relative duality gap of the model, 1e-6             none
     dtype                   attributes are float64                              those of X
-    only in one             ``max_iter``, ``save``, ``load``                    ``gcv_mode``, metadata
+    only in one             ``max_iter``, ``save``, ``load``, ``to_sklearn``    ``gcv_mode``, metadata
     ======================  ==================================================  ============================
 
     Parameters
@@ -284,6 +286,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
     0.01
     """
 
+    _twin = "sklearn.linear_model.RidgeCV"
     _file_arrays: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_arrays, "cv_results_")
     _file_values: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_values, "alpha_", "best_score_")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -454,7 +457,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
                             each class, or one for two classes
     dtype                   attributes are float64                              ``coef_`` has the dtype of X
     only in one             ``chunk_size``, ``runtime``, ``n_workers``,         ``copy_X``
-                            ``policy``, ``save``, ``load``
+                            ``policy``, ``save``, ``load``, ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -501,6 +504,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
     (True, 0.85)
     """
 
+    _twin = "sklearn.linear_model.RidgeClassifier"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **ChicleRidge._parameter_constraints,
         "class_weight": [None, dict, StrOptions({"balanced"})],
