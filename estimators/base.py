@@ -257,7 +257,7 @@ class LinearClassifier(
         is_free = self.fit_intercept and not self._penalises_intercept()
         return {
             "initial_model": self._initial_model(trainer, training) if is_free else None,
-            "initial_state": self._initial_state(trainer, training),
+            "initial_state": self._initial_state(trainer, training, has_w=is_free),
             "keep_state": bool(self.warm_start or self.store_duals),
         }
 
@@ -272,10 +272,10 @@ class LinearClassifier(
         whole = np.column_stack([found, intercept / (trainer.intercept_scaling or np.inf)])
         return training.columns.of_fit(whole)
 
-    def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
-        """Duals of the last fit, when there were some and they belong to the same data."""
+    def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet", *, has_w: bool) -> Array | None:
+        """Duals of the last fit, when there were some and they are of these rows, or of the first of them."""
         kept: KeptDuals | None = getattr(self, "_kept_duals", None) if self.warm_start else None
-        if kept is None or kept.fingerprint != training.fingerprint:
+        if kept is None or not training.begins_with(kept, has_more=not has_w):  # w does as well for other rows
             return None
         return kept.state(self._loss_name(), training.upper_bounds(trainer))
 

@@ -102,10 +102,11 @@ class ChicleLogisticRegression(LinearClassifier):
         1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
         a line per iteration.
     warm_start : bool, default=False
-        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
-        starts afresh. `C` and all weights may change in between. The duals stay out of pickles and copies. A
-        multinomial model, and one with ``l1_ratio > 0``, begins with `coef_` and `intercept_` of the last fit, if that
-        was of the same kind, and features and classes are as many and the same; that helps along a path of `C`.
+        Begin with `coef_` and `intercept_` of the last `fit`, if that was of the same kind, and features and classes
+        are as many and the same; that helps along a path of `C`, and where rows were added. Of two classes and of
+        one-vs-rest with ``l1_ratio=0`` the duals are kept as well, for features and labels that are the same, byte by
+        byte. `C` and all weights may change in between. The duals stay out of pickles and copies. Other data silently
+        starts afresh.
     n_threads : int, default=None
         Most threads per task; fewer are used on small data. None takes the cores that this process may use. A
         multinomial model, and one with ``l1_ratio > 0``, uses one. BLAS has one meanwhile, and its own number again

@@ -88,8 +88,9 @@ class ChicleSVM(LinearClassifier):
         1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
         a line per iteration.
     warm_start : bool, default=False
-        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
-        starts afresh. `C`, `loss` and all weights may change in between. The duals stay out of pickles and copies. With
+        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte, or begin with those
+        (rows were added at the end); other data silently starts afresh. `C`, `loss` and all weights may change in
+        between. The duals stay out of pickles and copies. With
         ``penalty="l1"`` a fit begins with `coef_` and `intercept_` of the last one, if features and classes are as many
         and the same; that helps along a path of `C`.
     n_threads : int, default=None
