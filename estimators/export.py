@@ -14,6 +14,8 @@ from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic.errors import UsageError
+from estimators.containers import as_numpy
+from estimators.prediction import weights_of
 
 UNLIKE = ("tol", "max_iter", "verbose", "warm_start", "multi_class")
 """Parameters that mean something else there, and keep their defaults."""
@@ -80,7 +82,7 @@ def _one_for_each_class(estimator: Any, unfitted: Any) -> Any:
     unfitted.set_params(class_weight=None)  # its keys are not the labels 0 and 1 of the parts
     ovr = OneVsRestClassifier(unfitted)
     ovr.estimators_ = []
-    for coef, intercept in zip(estimator.coef_, estimator.intercept_, strict=True):
+    for coef, intercept in zip(*weights_of(estimator), strict=True):
         part = copy(unfitted)
         _copy_attributes(estimator, part, FITTED)
         part.coef_, part.intercept_, part.classes_ = coef[np.newaxis].copy(), np.array([intercept]), np.array([0, 1])
@@ -94,4 +96,4 @@ def _copy_attributes(source: Any, twin: Any, names: tuple[str, ...]) -> None:
     for name in names:
         is_property = isinstance(getattr(type(twin), name, None), property)  # as some classes_ before 1.9
         if hasattr(source, name) and not is_property:
-            setattr(twin, name, copy(getattr(source, name)))
+            setattr(twin, name, copy(as_numpy(name, getattr(source, name))))

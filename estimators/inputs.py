@@ -139,6 +139,7 @@ class ArrayTrainingSet(TrainingSet):
     def fingerprint_of(self, num_rows: int) -> Hashable:
         """Checksums of all bytes."""
         X, codes = self.features, self.codes[:num_rows]
+        parts: tuple[Array, ...]
         if sparse.issparse(X):
             end = X.indptr[len(codes)]
             parts = X.indptr[: len(codes) + 1], X.indices[:end], X.data[:end]

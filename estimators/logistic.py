@@ -60,8 +60,8 @@ class ChicleLogisticRegression(LinearClassifier):
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
     only in one             ``n_threads``, ``chunk_size``, ``runtime``,         ``sparsify``, ``densify``,
-                            ``n_workers``, ``policy``, ``logdir``,              other array libraries
-                            ``store_duals``, ``fit(ChunkFolder(path))``,        than NumPy
+                            ``n_workers``, ``policy``, ``logdir``,              arrays on a device
+                            ``store_duals``, ``fit(ChunkFolder(path))``,
                             ``save``, ``load``, ``to_sklearn``,
                             ``sparse_coef_``
     ======================  ==================================================  ============================
@@ -338,7 +338,7 @@ class ChicleLogisticRegression(LinearClassifier):
         probabilities : ndarray of shape (n_samples, n_classes), float64
             Columns in the order of `classes_`; rows add up to 1.
         """
-        return np.exp(self.predict_log_proba(X))
+        return self._by_row(X, lambda rows: np.exp(self._log_probabilities(rows)))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithm of the probability of each class.
@@ -353,7 +353,10 @@ class ChicleLogisticRegression(LinearClassifier):
         log_probabilities : ndarray of shape (n_samples, n_classes), float64
             Exact where the probability itself is too small for a float.
         """
-        scores = self.decision_function(X)
+        return self._by_row(X, self._log_probabilities)
+
+    def _log_probabilities(self, rows: Any) -> Array:
+        scores = self._scores(rows)
         if scores.ndim == 1:
             return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
         if getattr(self, "multi_class_", "ovr") == "multinomial":  # a model whose coef_ was set by hand has none

@@ -33,6 +33,7 @@ from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.job_ledger import JobLedger
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.values import ChunkAccount
+from estimators.containers import as_numpy
 
 FORMAT = "chicle-model"
 VERSION = 2
@@ -80,9 +81,9 @@ class SaveMixin:
         """
         check_is_fitted(self)
         params = self.get_params(deep=False)  # type: ignore[attr-defined]
-        arrays = [name for name in self._file_values if isinstance(getattr(self, name), np.ndarray)]  # several targets
-        found = {name: getattr(self, name, None) for name in (*self._file_arrays, *arrays)}
-        write_model(path, self, params, found, values=[name for name in self._file_values if name not in arrays])
+        found = {name: as_numpy(name, getattr(self, name, None)) for name in (*self._file_arrays, *self._file_values)}
+        values = [name for name in self._file_values if not isinstance(found[name], np.ndarray)]  # one target
+        write_model(path, self, params, {name: found[name] for name in found if name not in values}, values=values)
 
     def to_sklearn(self) -> Any:
         """Make a fitted estimator of scikit-learn of the model, with equal predictions, for tools that know its class.

@@ -14,7 +14,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from estimators.checks import Columns, require_finite, validated_features, validated_samples, validated_weights
 from estimators.persistence import SaveMixin
-from estimators.prediction import PredictionMixin, products
+from estimators.prediction import PredictionMixin, products, weights_of
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ class RegressionMixin(PredictionMixin, SaveMixin):
         "duality_gap_",
     )
 
+    _takes_targets: ClassVar[bool] = False
+    """Whether `y` may have several columns."""
+
     coef_: Array
     intercept_: Any
     n_features_in_: int
@@ -160,8 +163,9 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     def _foretold(self, rows: Any) -> Array:
         """Return the targets of rows."""
-        found = products(rows, np.atleast_2d(self.coef_))
-        return self._targets_of((found if self.coef_.ndim == 2 else found[:, 0]) + self.intercept_)
+        coef, intercept = weights_of(self)
+        found = products(rows, np.atleast_2d(coef))
+        return self._targets_of((found if coef.ndim == 2 else found[:, 0]) + intercept)
 
     def _targets_of(self, scores: Array) -> Array:
         """Targets that are foretold where <w, x> + b is `scores`, shape (n,)."""
@@ -201,6 +205,12 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     def _require_same_folder(self, folder: "ChunkFolder") -> None:
         require_same_features(self, folder)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]  # of BaseEstimator
+        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = self._takes_targets
+        return tags
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {"coef_": (*np.shape(self.intercept_), self.n_features_in_)}

@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
+from estimators.prediction import weights_of
 from estimators.regression.base import LinearRegressor
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class ChicleElasticNet(LinearRegressor):
     @property
     def sparse_coef_(self) -> Any:
         """`coef_` as a CSR matrix."""
-        return sparse.csr_matrix(np.atleast_2d(self.coef_))
+        return sparse.csr_matrix(np.atleast_2d(weights_of(self)[0]))
 
     @property
     def penalty(self) -> str:
@@ -203,10 +204,8 @@ class ChicleElasticNet(LinearRegressor):
         )
 
     def _initial_model(self) -> Array | None:
-        found = getattr(self, "coef_", None) if self.warm_start else None
-        if found is None or np.shape(found) != (self.n_features_in_,):
-            return None
-        return np.append(found, getattr(self, "intercept_", 0.0))  # which coef_ set by hand may lack
+        found, intercept = weights_of(self)  # which coef_ set by hand may lack
+        return np.append(found, intercept) if self.warm_start and np.shape(found) == (self.n_features_in_,) else None
 
     def _advice(self) -> str:
         return "raise alpha"

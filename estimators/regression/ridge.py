@@ -18,6 +18,7 @@ from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.regression.base import LinearRegressor
@@ -54,8 +55,8 @@ class ChicleRidge(LinearRegressor):
     dtype                   floats and bytes stay as they are, but for          ``coef_`` has the dtype of X
                             several targets, whose X is copied as float64;
                             sums and attributes are float64
-    only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, other array
-                            ``n_workers``, ``policy``, ``logdir``,              libraries than NumPy
+    only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, arrays on a
+                            ``n_workers``, ``policy``, ``logdir``,              device
                             ``fit(ChunkFolder(path))``, ``save``, ``load``,
                             ``to_sklearn``
     ======================  ==================================================  ============================
@@ -287,6 +288,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
     """
 
     _twin = "sklearn.linear_model.RidgeCV"
+    _takes_targets = True
     _file_arrays: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_arrays, "cv_results_")
     _file_values: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_values, "alpha_", "best_score_")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -382,8 +384,9 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
         chosen = np.broadcast_to(self.alpha_, samples.Y.shape[1])
         for name, value in fit_at_once(self, samples, products, chosen, alone=ChicleRidge).items():
             setattr(self, name, value[0] if is_flat and isinstance(value, np.ndarray) else value)
-        if self.store_cv_results and np.asarray(y).ndim == 1:
+        if self.store_cv_results and np.ndim(y) == 1:
             self.cv_results_ = self.cv_results_[:, 0]
+        set_attributes_like(self, X)
         return self
 
     def _scores_left_out(self, samples: "Samples", products: "Products", alphas: Array) -> Array:
@@ -426,12 +429,6 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
                 fold.append(scorer(_Foretold(), found.reshape(left_out.y.shape), left_out.y, **left_out.score_weights))
             scores.append(fold)
         return np.array(np.mean(scores, axis=0))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.multi_output = True
-        return tags
 
 
 class _Foretold(RegressorMixin, BaseEstimator):
@@ -572,6 +569,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
             raise UsageError(
                 "ChicleRidgeClassifier needs X and y in memory; fit ChicleLogisticRegression to a ChunkFolder"
             )
+        given = X
         X, y = validated_samples(self, X, y)
         check_classification_targets(y)
         self.classes_, codes, counts = encode_labels(y)
@@ -589,9 +587,5 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
             setattr(self, name, np.atleast_1d(getattr(model, name)))
         for name in ("n_iter_", "duality_gap_", "history_", "ledger_"):
             setattr(self, name, getattr(model, name))
+        set_attributes_like(self, given)
         return self
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
