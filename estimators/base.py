@@ -24,8 +24,9 @@ from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from estimators.checks import require_auto, require_finite_model, require_moderate
+from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
-from estimators.prediction import LinearPredictionMixin
+from estimators.prediction import LinearPredictionMixin, weights_of
 from estimators.run import end_interrupted, gap_words, run_job
 from estimators.watch import CallbackSupportMixin
 
@@ -182,6 +183,7 @@ class LinearClassifier(
             from estimators.submitted.fit import fit_elsewhere
 
             fit_elsewhere(self, runtime, getattr(training, "features", X), y, sample_weight)
+            set_attributes_like(self, X)
             return self
         require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer(training, runtime)
@@ -201,6 +203,7 @@ class LinearClassifier(
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of fit, behind the decorator
             )
+        set_attributes_like(self, X)
         return self
 
     def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:
@@ -257,25 +260,25 @@ class LinearClassifier(
         is_free = self.fit_intercept and not self._penalises_intercept()
         return {
             "initial_model": self._initial_model(trainer, training) if is_free else None,
-            "initial_state": self._initial_state(trainer, training),
+            "initial_state": self._initial_state(trainer, training, has_w=is_free),
             "keep_state": bool(self.warm_start or self.store_duals),
         }
 
     def _initial_model(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Weights of the last fit, when that had the same features and classes, shape (outputs * (features + 1),)."""
-        found = np.asarray(getattr(self, "coef_", np.nan) if self.warm_start else np.nan)
+        found, intercept = weights_of(self)
         classes, num_outputs = training.classes, len(training.classes) if len(training.classes) > 2 else 1
         is_of_others = not np.array_equal(getattr(self, "classes_", classes), classes)
-        if is_of_others or found.shape != (num_outputs, self.n_features_in_):
+        if not self.warm_start or is_of_others or np.shape(found) != (num_outputs, self.n_features_in_):
             return None
-        intercept = np.broadcast_to(getattr(self, "intercept_", 0.0), num_outputs)  # coef_ set by hand may lack it
+        intercept = np.broadcast_to(intercept, num_outputs)  # coef_ set by hand may lack it
         whole = np.column_stack([found, intercept / (trainer.intercept_scaling or np.inf)])
         return training.columns.of_fit(whole)
 
-    def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
-        """Duals of the last fit, when there were some and they belong to the same data."""
+    def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet", *, has_w: bool) -> Array | None:
+        """Duals of the last fit, when there were some and they are of these rows, or of the first of them."""
         kept: KeptDuals | None = getattr(self, "_kept_duals", None) if self.warm_start else None
-        if kept is None or kept.fingerprint != training.fingerprint:
+        if kept is None or not training.begins_with(kept, has_more=not has_w):  # w does as well for other rows
             return None
         return kept.state(self._loss_name(), training.upper_bounds(trainer))
 
@@ -319,7 +322,7 @@ class LinearClassifier(
     @property
     def sparse_coef_(self) -> Any:
         """`coef_` as a CSR matrix of shape (1, n_features) or (n_classes, n_features), float64."""
-        return sparse.csr_matrix(self.coef_)
+        return sparse.csr_matrix(weights_of(self)[0])
 
     def _num_objectives(self) -> int:
         """Problems that were solved: one per output, where the loss is not one of all outputs."""
@@ -329,8 +332,3 @@ class LinearClassifier(
         # As large as the training set in samples, and of use only where that is: not for a pickle.
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_kept_duals"}
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

@@ -18,7 +18,7 @@ from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
 from estimators.checks import validated_weights
 from estimators.cnn_defaults import Moments
-from estimators.containers import as_matrix
+from estimators.containers import as_matrix, as_vector
 from estimators.inputs import encode_labels
 from estimators.streaming import chunks_of, is_folder, require_no_labels
 from estimators.weights import class_weight_vector, require_two_classes
@@ -237,7 +237,7 @@ def _moments(estimator: Any) -> Moments | None:
 def _labels(y: Any, num_rows: int) -> Array:
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None.")
-    labels = column_or_1d(y, warn=True)
+    labels = column_or_1d(as_vector("y", y), warn=True)
     check_consistent_length(np.empty(num_rows), labels)
     if labels.dtype.kind not in "iub":
         check_classification_targets(labels)

@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.errors import UsageError
 from estimators import persistence
 from estimators.cnn_defaults import optimizer_name
 
@@ -110,7 +110,7 @@ class SaveNetworkMixin:
             persistence.set_attributes(estimator, header, VALUES, attributes)
             estimator.scaling_ = Scaling(**header["network"]["scaling"])
         except (KeyError, TypeError) as error:
-            raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
+            raise persistence.unreadable(path, header, error) from error
         estimator.image_shape_ = shape
         estimator._momentum = content["v"]
         if estimator.image_shape is not None:

@@ -1,7 +1,8 @@
 """What people hold features in: arrays, tensors, frames, columns of lists, data sets.
 
 `as_matrix` is the one door for all of them. It copies nothing that NumPy can look at, imports no package that made X,
-and refuses what would become other numbers without a word: text, categories, dates, masked values.
+and refuses what would become other numbers without a word: text, categories, dates, masked values. `like` is the way
+out, for who has turned on scikit-learn's array API dispatch.
 """
 
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn import get_config
 
 from chicle_elastic.chunks.readers.arrow import column_values, require_numbers
 from chicle_elastic.chunks.rows import as_floats, plain_array
@@ -35,7 +37,7 @@ def as_matrix(where: str, X: Any) -> Any:
         DataError: Values are no numbers, or missing in a list, or rows differ in length.
         UsageError: X is nothing that has rows and columns of numbers, or lies where NumPy cannot look.
     """
-    X = _loaded(where, X)
+    X = as_numpy(where, X)
     if isinstance(X, np.ndarray):
         return _of_array(where, X)
     if sparse.issparse(X) or X is None:
@@ -48,11 +50,6 @@ def as_matrix(where: str, X: Any) -> Any:
             f"{where} is a {type(X).__name__}, which has no rows and columns; pass {pass_on} (or ChunkFolder(X) of "
             "what chicle convert made of a file)"
         )
-    if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
-        try:
-            return _of_array(where, np.from_dlpack(X))
-        except (BufferError, RuntimeError) as error:
-            raise UsageError(f"{where} is not in memory that NumPy can look at ({error}); copy it there") from error
     return _of_frame(where, X)
 
 
@@ -68,13 +65,38 @@ def as_vector(where: str, y: Any, *, are_numbers: bool = False) -> Any:
         DataError: Such a value, or a masked one.
         UsageError: A tensor that NumPy cannot look at.
     """
-    y = _loaded(where, y)
+    y = as_numpy(where, y)
     if are_numbers and y is not None:
         _require_numbers(where, np.asarray(y), remedy="pass numbers")
     return as_floats(y) if isinstance(y, np.ndarray) else y
 
 
-def _loaded(where: str, X: Any) -> Any:
+def like(X: Any, values: Any) -> Any:
+    """Return an array in the library of X, where scikit-learn's array API dispatch is on; text stays NumPy's."""
+    library = _library_of(X)
+    if library is None or not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
+        return values
+    return library.asarray(values, device=X.device)
+
+
+def set_attributes_like(estimator: Any, X: Any) -> None:
+    """Give the arrays that `fit` has found the library of X, as scikit-learn does; labels stay NumPy's."""
+    if _library_of(X) is not None:
+        names = [name for name in vars(estimator) if name.endswith("_") and name != "classes_"]
+        vars(estimator).update({name: like(X, getattr(estimator, name)) for name in names})
+
+
+def _library_of(X: Any) -> Any:
+    """Return the namespace of X, where answers are to have it; None for NumPy's."""
+    if isinstance(X, np.ndarray) or not get_config()["array_api_dispatch"]:
+        return None
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(X, torch.Tensor):
+        return torch
+    return X.__array_namespace__() if hasattr(X, "__array_namespace__") else None
+
+
+def as_numpy(where: str, X: Any) -> Any:
     """Return data sets and tensors as Arrow and NumPy have them, over the same memory; everything else as it is."""
     if hasattr(type(X), "with_format") and not isinstance(X, Mapping):  # a data set of Hugging Face
         if not hasattr(X, "__len__"):
@@ -96,6 +118,12 @@ def _loaded(where: str, X: Any) -> Any:
             fault = next(words for words, is_so in faults.items() if is_so)
             raise UsageError(f"{where} is a tensor that {fault}")
         X = X.view(torch.int16).numpy().view(BFLOAT16) if X.dtype == torch.bfloat16 else X.numpy()
+    has_array = hasattr(X, "__array__")
+    if hasattr(X, "__array_namespace__" if has_array else "__dlpack__") and not isinstance(X, np.ndarray | np.generic):
+        try:
+            X = np.asarray(X) if has_array else np.from_dlpack(X)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise UsageError(f"{where} is not in memory that NumPy can look at ({error}); copy it there") from error
     if np.ma.isMaskedArray(X):
         if np.ma.is_masked(X):
             place = _place(int(np.argmax(np.ma.getmaskarray(X))), X.shape)

@@ -20,7 +20,7 @@ from chicle_elastic.solvers.linear.objectives import upper_bounds
 from estimators.checks import Columns, require_finite, validated_samples, validated_weights
 from estimators.prediction import products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
-from estimators.warm import fingerprint_of
+from estimators.warm import KeptDuals, fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
@@ -62,10 +62,21 @@ class TrainingSet(ABC):
     def codes_and_weights(self) -> tuple[Array, Array | None]:
         """Class codes and sample weights by row, each of shape (n_samples,)."""
 
-    @property
     @abstractmethod
+    def fingerprint_of(self, num_rows: int) -> Hashable:
+        """Features and labels of the first rows in short, equal for equal data; None where that is not known."""
+
+    @cached_property
     def fingerprint(self) -> Hashable:
-        """Of features and labels; equal for equal data."""
+        """Of all rows."""
+        return self.fingerprint_of(self.source.schema.num_rows)
+
+    def begins_with(self, kept: KeptDuals, *, has_more: bool) -> bool:
+        """Say whether these are the rows that duals were kept of; with `has_more` others may follow."""
+        number = len(kept.upper)
+        if number == self.source.schema.num_rows:
+            return kept.fingerprint == self.fingerprint
+        return has_more and kept.fingerprint == self.fingerprint_of(number)
 
     @abstractmethod
     def require_finite(self, estimator: Any) -> None:
@@ -125,12 +136,16 @@ class ArrayTrainingSet(TrainingSet):
             has_one_label=trainer.has_one_softmax,
         )
 
-    @cached_property
-    def fingerprint(self) -> Hashable:
+    def fingerprint_of(self, num_rows: int) -> Hashable:
         """Checksums of all bytes."""
-        X = self.features
-        parts = (X.indptr, X.indices, X.data) if sparse.issparse(X) else (X,)
-        return tuple(self.classes.tolist()), X.shape, fingerprint_of(*parts, self.codes)
+        X, codes = self.features, self.codes[:num_rows]
+        parts: tuple[Array, ...]
+        if sparse.issparse(X):
+            end = X.indptr[len(codes)]
+            parts = X.indptr[: len(codes) + 1], X.indices[:end], X.data[:end]
+        else:
+            parts = (X[:num_rows],)
+        return tuple(self.classes.tolist()), X.shape[1], fingerprint_of(*parts, codes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +172,10 @@ class FolderTrainingSet(TrainingSet):
     def require_finite(self, estimator: Any) -> None:
         """Nothing to do: values were looked at when the folder was written."""
 
-    @cached_property
-    def fingerprint(self) -> Hashable:
-        """Checksums of the chunks, from the manifest."""
+    def fingerprint_of(self, num_rows: int) -> Hashable:
+        """Checksums of the chunks, from the manifest; they are of all rows."""
+        if num_rows != self.folder.schema.num_rows:
+            return None
         return tuple(self.classes.tolist()), self.folder.fingerprint()
 
 

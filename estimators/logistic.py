@@ -60,9 +60,9 @@ class ChicleLogisticRegression(LinearClassifier):
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
     only in one             ``n_threads``, ``chunk_size``, ``runtime``,         ``sparsify``, ``densify``,
-                            ``n_workers``, ``policy``, ``logdir``,              other array libraries
-                            ``store_duals``, ``fit(ChunkFolder(path))``,        than NumPy
-                            ``save``, ``load``, ``to_logistic_regression``,
+                            ``n_workers``, ``policy``, ``logdir``,              arrays on a device
+                            ``store_duals``, ``fit(ChunkFolder(path))``,
+                            ``save``, ``load``, ``to_sklearn``,
                             ``sparse_coef_``
     ======================  ==================================================  ============================
 
@@ -102,10 +102,11 @@ class ChicleLogisticRegression(LinearClassifier):
         1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
         a line per iteration.
     warm_start : bool, default=False
-        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
-        starts afresh. `C` and all weights may change in between. The duals stay out of pickles and copies. A
-        multinomial model, and one with ``l1_ratio > 0``, begins with `coef_` and `intercept_` of the last fit, if that
-        was of the same kind, and features and classes are as many and the same; that helps along a path of `C`.
+        Begin with `coef_` and `intercept_` of the last `fit`, if that was of the same kind, and features and classes
+        are as many and the same; that helps along a path of `C`, and where rows were added. Of two classes and of
+        one-vs-rest with ``l1_ratio=0`` the duals are kept as well, for features and labels that are the same, byte by
+        byte. `C` and all weights may change in between. The duals stay out of pickles and copies. Other data silently
+        starts afresh.
     n_threads : int, default=None
         Most threads per task; fewer are used on small data. None takes the cores that this process may use. A
         multinomial model, and one with ``l1_ratio > 0``, uses one. BLAS has one meanwhile, and its own number again
@@ -199,6 +200,7 @@ class ChicleLogisticRegression(LinearClassifier):
     4
     """
 
+    _twin = "sklearn.linear_model.LogisticRegression"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
@@ -336,7 +338,7 @@ class ChicleLogisticRegression(LinearClassifier):
         probabilities : ndarray of shape (n_samples, n_classes), float64
             Columns in the order of `classes_`; rows add up to 1.
         """
-        return np.exp(self.predict_log_proba(X))
+        return self._by_row(X, lambda rows: np.exp(self._log_probabilities(rows)))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithm of the probability of each class.
@@ -351,7 +353,10 @@ class ChicleLogisticRegression(LinearClassifier):
         log_probabilities : ndarray of shape (n_samples, n_classes), float64
             Exact where the probability itself is too small for a float.
         """
-        scores = self.decision_function(X)
+        return self._by_row(X, self._log_probabilities)
+
+    def _log_probabilities(self, rows: Any) -> Array:
+        scores = self._scores(rows)
         if scores.ndim == 1:
             return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
         if getattr(self, "multi_class_", "ovr") == "multinomial":  # a model whose coef_ was set by hand has none
@@ -361,17 +366,16 @@ class ChicleLogisticRegression(LinearClassifier):
         return log_sigmoids - log_sums
 
     def to_logistic_regression(self) -> "LogisticRegression | OneVsRestClassifier":
-        """The same model as a fitted estimator of scikit-learn, with equal predictions and probabilities.
+        """Make a fitted estimator of scikit-learn of the model: another name of `to_sklearn`.
 
         Returns
         -------
         estimator : LogisticRegression or OneVsRestClassifier
             A `LogisticRegression` for two classes and of a multinomial model; of one-vs-rest a `OneVsRestClassifier` of
-            them, without `class_weight`. `tol` and `max_iter` mean something else there and have their defaults.
+            them, without `class_weight`. Predictions and probabilities are equal.
         """
-        from estimators.export import to_logistic_regression
-
-        return to_logistic_regression(self)
+        exported: LogisticRegression | OneVsRestClassifier = self.to_sklearn()
+        return exported
 
 
 def _log_softmax(scores: Array) -> Array:

@@ -33,6 +33,7 @@ from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.job_ledger import JobLedger
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.values import ChunkAccount
+from estimators.containers import as_numpy
 
 FORMAT = "chicle-model"
 VERSION = 2
@@ -44,14 +45,16 @@ PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:
-    """`save` and `load` of linear models, and the names of the parameters that a file holds.
+    """What a linear model becomes outside of Chicle: a file, or an estimator of scikit-learn.
 
     Attributes:
+        _twin: Class of scikit-learn with the same parameters and predictions, with its module; empty for none.
         _file_arrays: Attributes that are arrays.
         _file_required: Those of them that every fit has.
         _file_values: Attributes that are plain values.
     """
 
+    _twin: ClassVar[str] = ""
     _file_arrays: ClassVar[tuple[str, ...]] = ARRAYS
     _file_required: ClassVar[tuple[str, ...]] = REQUIRED_ARRAYS
     _file_values: ClassVar[tuple[str, ...]] = VALUES
@@ -74,13 +77,31 @@ class SaveMixin:
         Raises
         ------
         UsageError
-            Labels, or keys of `class_weight`, are neither numbers nor strings.
+            A parameter, labels, or keys of `class_weight`, are neither numbers nor strings.
         """
         check_is_fitted(self)
         params = self.get_params(deep=False)  # type: ignore[attr-defined]
-        arrays = [name for name in self._file_values if isinstance(getattr(self, name), np.ndarray)]  # several targets
-        found = {name: getattr(self, name, None) for name in (*self._file_arrays, *arrays)}
-        write_model(path, self, params, found, values=[name for name in self._file_values if name not in arrays])
+        found = {name: as_numpy(name, getattr(self, name, None)) for name in (*self._file_arrays, *self._file_values)}
+        values = [name for name in self._file_values if not isinstance(found[name], np.ndarray)]  # one target
+        write_model(path, self, params, {name: found[name] for name in found if name not in values}, values=values)
+
+    def to_sklearn(self) -> Any:
+        """Make a fitted estimator of scikit-learn of the model, with equal predictions, for tools that know its class.
+
+        Returns
+        -------
+        estimator : object
+            Of the class that minimises the same function, as `Ridge` of :class:`ChicleRidge`, with the same parameters
+            and weights; `tol` and `max_iter` mean something else there and have their defaults.
+
+        Raises
+        ------
+        UsageError
+            scikit-learn has no such estimator, or not with these parameters.
+        """
+        from estimators.export import to_sklearn
+
+        return to_sklearn(self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -113,7 +134,7 @@ class SaveMixin:
             estimator = cls(**params_from_json(header["params"]))
             set_attributes(estimator, header, [name for name in cls._file_values if name not in arrays], arrays)
         except (KeyError, TypeError) as error:
-            raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
+            raise unreadable(path, header, error) from error
         for name, shape in estimator._shapes().items():  # before a prediction fails on them
             if getattr(estimator, name).shape != shape:
                 raise DataError(
@@ -159,14 +180,25 @@ def write_model(
         "ledger": [dataclasses.asdict(account) for account in estimator.ledger_],
         **more,
     }
-    try:
-        text = json.dumps(header)
-    except TypeError as error:
-        raise UsageError(
-            f"a parameter cannot be written to a model file ({error}); arguments of the module have to be numbers, "
-            "strings, lists or dicts of those"
-        ) from error
+    for name, value in header["params"].items():
+        try:
+            json.dumps(value, default=_plain_item)
+        except TypeError as error:
+            raise UsageError(
+                f"{type(estimator).__name__} cannot be saved with {name}={value!r:.60}, because a model file has room "
+                f"for numbers, strings, lists and dicts of those; set_params({name}=None) before save() leaves it out, "
+                "and what was fitted stays"
+            ) from error
+    text = json.dumps(header, default=_plain_item)
     _write(Path(path), text, {name: _without_objects(name, array) for name, array in arrays.items()})
+
+
+def unreadable(path: str | os.PathLike[str], header: dict[str, Any], error: Exception) -> DataError:
+    """Return what to raise where a header lacks something, or has what this version does not know."""
+    return DataError(
+        f"{path}: the header of the model is damaged, or too new ({error!r}): chicle-elastic {header.get('chicle')} "
+        f"wrote it, and this is {__version__}; load it with the other, or save it again"
+    )
 
 
 def set_attributes(estimator: Any, header: dict[str, Any], values: Sequence[str], arrays: dict[str, Array]) -> None:
@@ -272,6 +304,13 @@ def params_from_json(params: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments from the header."""
     weights = params.get("class_weight")
     return {**params, "class_weight": dict(weights)} if isinstance(weights, list) else params
+
+
+def _plain_item(value: Any) -> Any:
+    """Return numbers of NumPy among others as Python's; everything else is not JSON."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic.chunks.rows import float_blocks, matrix_of
 from chicle_elastic.chunks.views import Array
+from estimators.containers import as_numpy, like
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.folder import ChunkFolder
@@ -62,14 +63,17 @@ class PredictionMixin:
         return score
 
     def _by_row(self, X: Any, function: Callable[[Any], Array]) -> Array:
-        """What `function` makes of rows, for all samples; of a folder one chunk is in memory at a time."""
+        """What `function` makes of rows, for all samples, in the library of X (see `containers.like`).
+
+        Of a folder one chunk is in memory at a time.
+        """
         from estimators import streaming
 
         check_is_fitted(self)
         if streaming.is_folder(X):
             self._require_same_folder(X)
             return streaming.rows_in_order(X, lambda chunk: function(matrix_of(chunk.rows)))
-        return function(self._validated(X))
+        return like(X, function(self._validated(X)))
 
     def _validated(self, X: Any) -> Any:
         """Rows of samples in memory, refused where they are not like those of the fit."""
@@ -118,12 +122,23 @@ class LinearPredictionMixin(PredictionMixin):
 
     def _scores(self, rows: Any) -> Array:
         """Decision values of dense or CSR rows; shape (n,) for two classes, else (n, n_classes)."""
-        scores = products(rows, self.coef_) + self.intercept_
+        coef, intercept = weights_of(self)
+        scores = products(rows, coef) + intercept
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def _codes(self, rows: Any) -> Array:
         scores = self._scores(rows)
         return (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]  # of BaseEstimator
+        tags.input_tags.sparse = True
+        return tags
+
+
+def weights_of(estimator: Any) -> tuple[Array, Any]:
+    """Return `coef_` and `intercept_` as NumPy's; one that is missing is 0."""
+    return tuple(as_numpy(name, getattr(estimator, name, 0.0)) for name in ("coef_", "intercept_"))
 
 
 def products(rows: Any, coef: Array) -> Array:

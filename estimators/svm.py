@@ -49,7 +49,7 @@ class ChicleSVM(LinearClassifier):
                             ``runtime``, ``n_workers``, ``policy``,
                             ``logdir``, ``store_duals``, callbacks, ``save``,
                             ``load``, ``fit(ChunkFolder(path))``,
-                            ``to_linear_svc``, ``sparse_coef_``
+                            ``to_sklearn``, ``sparse_coef_``
     ======================  ==================================================  ===========================
 
     Parameters
@@ -88,8 +88,9 @@ class ChicleSVM(LinearClassifier):
         1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
         a line per iteration.
     warm_start : bool, default=False
-        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
-        starts afresh. `C`, `loss` and all weights may change in between. The duals stay out of pickles and copies. With
+        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte, or begin with those
+        (rows were added at the end); other data silently starts afresh. `C`, `loss` and all weights may change in
+        between. The duals stay out of pickles and copies. With
         ``penalty="l1"`` a fit begins with `coef_` and `intercept_` of the last one, if features and classes are as many
         and the same; that helps along a path of `C`.
     n_threads : int, default=None
@@ -182,6 +183,7 @@ class ChicleSVM(LinearClassifier):
     7
     """
 
+    _twin = "sklearn.svm.LinearSVC"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "loss": [StrOptions({"hinge", "squared_hinge", "modified_huber"})],
@@ -250,14 +252,12 @@ class ChicleSVM(LinearClassifier):
         return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
 
     def to_linear_svc(self) -> "LinearSVC":
-        """The same model as a fitted `LinearSVC`, with equal predictions.
+        """Make a fitted `LinearSVC` of the model: another name of `to_sklearn`.
 
         Returns
         -------
         estimator : sklearn.svm.LinearSVC
-            `C`, `loss`, `penalty`, intercept and weights are the same; `tol` and `max_iter` mean something else there
-            and have their defaults.
+            With equal predictions.
         """
-        from estimators.export import to_linear_svc
-
-        return to_linear_svc(self)
+        svc: LinearSVC = self.to_sklearn()
+        return svc

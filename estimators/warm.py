@@ -38,14 +38,16 @@ class KeptDuals:
     def state(self, loss: str, upper: Array) -> Array:
         """Chunk state to begin with, shape (n_samples, n_outputs, 1), feasible for the bounds `upper`.
 
+        Rows that were added at the end begin with duals of 0, so that w is the one of the last fit.
         Smooth losses keep alpha itself where C_i grows, and with it w, which hardly changes along a path of C: Newton's
         method needs a third of the iterations of a cold start then, and two and a half times as many with the slopes.
         Where C_i falls the slopes are better, because alphas that are cut off at their new bounds give a bad w.
         """
-        found, slopes = Loss.named(loss), self.slopes
+        found, slopes = Loss.named(loss), np.zeros((len(upper), self.slopes.shape[1]))
+        slopes[: len(self.upper)] = self.slopes
         if found is not Loss.HINGE:
-            ratio = np.divide(self.upper, upper, out=np.ones_like(upper), where=upper > self.upper)
-            slopes = slopes * ratio[:, np.newaxis]
+            before = np.append(self.upper, upper[len(self.upper) :])
+            slopes *= np.divide(before, upper, out=np.ones_like(upper), where=upper > before)[:, np.newaxis]
         return duals_from_slopes(found, slopes, upper[:, np.newaxis])[:, :, np.newaxis]
 
 

@@ -21,6 +21,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.solvers.linear.certified import STUCK
 from estimators.checks import require_finite_model, require_moderate
+from estimators.containers import set_attributes_like
 from estimators.regression.common import RegressionMixin
 from estimators.run import end_interrupted, gap_words, run_job
 from estimators.streaming import is_folder
@@ -54,9 +55,6 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         "policy": [HasMethods(["decide"]), tuple, None],
         "logdir": [str, PathLike, None],
     }
-
-    _takes_targets: ClassVar[bool] = False
-    """Whether `y` may have several columns."""
 
     n_iter_: int
 
@@ -157,6 +155,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
                     attributes["coef_"] = attributes["coef_"][0]
                 for name, value in attributes.items():
                     setattr(self, name, value)
+                set_attributes_like(self, X)
                 return self
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = regression_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
@@ -164,6 +163,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
             from estimators.submitted.fit import fit_elsewhere
 
             fit_elsewhere(self, runtime, X if training.features is None else training.features, y, sample_weight)
+            set_attributes_like(self, X)
             return self
         require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer()
@@ -190,6 +190,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of fit, behind the decorator
             )
+        set_attributes_like(self, X)
         return self
 
     def _predicting_attributes(
@@ -217,12 +218,6 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         both = trainer.primal_and_dual(outcome.model, outcome.certificate)
         self.objective_, self.dual_objective_ = (float(np.sum(values)) for values in both)
         self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.multi_output = self._takes_targets
-        return tags
 
 
 def _shape(values: Any) -> tuple[int, ...]:

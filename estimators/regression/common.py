@@ -1,5 +1,6 @@
 """What the fit of a regressor needs besides its mathematics: validated input, prediction, R^2, model files."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -7,12 +8,13 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from estimators.checks import Columns, require_finite, validated_features, validated_samples, validated_weights
 from estimators.persistence import SaveMixin
-from estimators.prediction import PredictionMixin, products
+from estimators.prediction import PredictionMixin, products, weights_of
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
 
 if TYPE_CHECKING:
@@ -35,14 +37,16 @@ class RegressionSet:
     features: Any = None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
-    def rows(self) -> Any:
-        """Return what `predict` takes: the matrix, or the folder."""
-        return self.source if self.features is None else self.features
+    def by_row(self, function: Callable[[Any], Array]) -> Array:
+        """Return what `function` makes of rows, dense or CSR, for all of them in order."""
+        if self.features is None:
+            return rows_in_order(self.source, lambda chunk: function(matrix_of(chunk.rows)))
+        return function(self.features)
 
     def targets(self) -> Array:
         """Return those of all rows, in their order; shape (n_samples,), float64."""
         if self.features is None:
-            return rows_in_order(self.rows(), lambda chunk: chunk.targets)
+            return rows_in_order(self.source, lambda chunk: chunk.targets)
         return np.asarray(self.hook_arguments["y"], dtype=np.float64)
 
     def require_finite(self, estimator: Any) -> None:
@@ -135,6 +139,9 @@ class RegressionMixin(PredictionMixin, SaveMixin):
         "duality_gap_",
     )
 
+    _takes_targets: ClassVar[bool] = False
+    """Whether `y` may have several columns."""
+
     coef_: Array
     intercept_: Any
     n_features_in_: int
@@ -156,8 +163,9 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     def _foretold(self, rows: Any) -> Array:
         """Return the targets of rows."""
-        found = products(rows, np.atleast_2d(self.coef_))
-        return self._targets_of((found if self.coef_.ndim == 2 else found[:, 0]) + self.intercept_)
+        coef, intercept = weights_of(self)
+        found = products(rows, np.atleast_2d(coef))
+        return self._targets_of((found if coef.ndim == 2 else found[:, 0]) + intercept)
 
     def _targets_of(self, scores: Array) -> Array:
         """Targets that are foretold where <w, x> + b is `scores`, shape (n,)."""
@@ -197,6 +205,12 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     def _require_same_folder(self, folder: "ChunkFolder") -> None:
         require_same_features(self, folder)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]  # of BaseEstimator
+        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = self._takes_targets
+        return tags
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {"coef_": (*np.shape(self.intercept_), self.n_features_in_)}

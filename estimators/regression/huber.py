@@ -131,6 +131,7 @@ class ChicleHuber(LinearRegressor):
     (True, 4)
     """
 
+    _twin = "sklearn.linear_model.HuberRegressor"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
         "epsilon": [Interval(Real, 1.0, None, closed="left")],
@@ -184,7 +185,7 @@ class ChicleHuber(LinearRegressor):
     def _set_attributes(self, trainer: Any, training: "RegressionSet", outcome: "Outcome") -> None:
         super()._set_attributes(trainer, training, outcome)
         self.scale_ = float("nan") if outcome.certificate is None else trainer.scale(outcome.certificate)
-        y, scores = training.targets(), self.predict(training.rows())
+        y, scores = training.targets(), training.by_row(self._foretold)
         self.outliers_: Array = np.abs(y - scores) > self.epsilon * self.scale_
 
     def _advice(self) -> str:

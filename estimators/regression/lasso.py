@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
+from estimators.prediction import weights_of
 from estimators.regression.base import FEW_VALUES, LinearRegressor
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class ChicleElasticNet(LinearRegressor):
                             and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``      ``path``
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``,     ``path``
+                            ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -138,6 +140,7 @@ class ChicleElasticNet(LinearRegressor):
     (True, 0.491)
     """
 
+    _twin = "sklearn.linear_model.ElasticNet"
     _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
@@ -180,7 +183,7 @@ class ChicleElasticNet(LinearRegressor):
     @property
     def sparse_coef_(self) -> Any:
         """`coef_` as a CSR matrix."""
-        return sparse.csr_matrix(np.atleast_2d(self.coef_))
+        return sparse.csr_matrix(np.atleast_2d(weights_of(self)[0]))
 
     @property
     def penalty(self) -> str:
@@ -204,7 +207,7 @@ class ChicleElasticNet(LinearRegressor):
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
         from estimators.regression.elastic_net import fit_at_once
 
-        if not (self._needs_no_job(samples.X.shape)):
+        if not self._needs_no_job(samples.X.shape):
             return super()._fit_targets(runtime, samples)
         l1 = float(self.alpha) * self._share()
         l2 = float(self.alpha) - l1
@@ -217,10 +220,8 @@ class ChicleElasticNet(LinearRegressor):
         return d <= n and n * d <= FEW_VALUES and not self.warm_start
 
     def _initial_model(self) -> Array | None:
-        found = getattr(self, "coef_", None) if self.warm_start else None
-        if found is None or np.shape(found) != (self.n_features_in_,):
-            return None
-        return np.append(found, getattr(self, "intercept_", 0.0))  # which coef_ set by hand may lack
+        found, intercept = weights_of(self)  # which coef_ set by hand may lack
+        return np.append(found, intercept) if self.warm_start and np.shape(found) == (self.n_features_in_,) else None
 
     def _advice(self) -> str:
         return "raise alpha"
@@ -249,7 +250,8 @@ class ChicleLasso(ChicleElasticNet):
                             and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``      ``path``
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``,     ``path``
+                            ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -327,6 +329,7 @@ class ChicleLasso(ChicleElasticNet):
     (True, 0.509, 7)
     """
 
+    _twin = "sklearn.linear_model.Lasso"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         name: each for name, each in ChicleElasticNet._parameter_constraints.items() if name != "l1_ratio"
     }

@@ -112,6 +112,7 @@ class ChiclePoisson(LinearRegressor):
     0.99
     """
 
+    _twin = "sklearn.linear_model.PoissonRegressor"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
         "alpha": [Interval(Real, 0.0, None, closed="neither")],

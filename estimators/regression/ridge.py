@@ -19,6 +19,7 @@ from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.regression.base import FEW_VALUES, LinearRegressor
@@ -52,9 +53,10 @@ class ChicleRidge(LinearRegressor):
     dtype                   floats and bytes stay as they are, but for          ``coef_`` has the dtype of X
                             several targets, whose X is copied as float64;
                             sums and attributes are float64
-    only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, other array
-                            ``n_workers``, ``policy``, ``logdir``,              libraries than NumPy
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``
+    only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, arrays on a
+                            ``n_workers``, ``policy``, ``logdir``,              device
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``,
+                            ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -135,6 +137,7 @@ class ChicleRidge(LinearRegressor):
     (True, 0.513)
     """
 
+    _twin = "sklearn.linear_model.Ridge"
     _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
@@ -215,7 +218,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
                             :class:`ChicleSearchCV`
     ``tol``                 relative duality gap of the model, 1e-6             none
     dtype                   attributes are float64                              those of X
-    only in one             ``max_iter``, ``save``, ``load``                    ``gcv_mode``, metadata
+    only in one             ``max_iter``, ``save``, ``load``, ``to_sklearn``    ``gcv_mode``, metadata
     ======================  ==================================================  ============================
 
     Parameters
@@ -281,6 +284,8 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
     0.01
     """
 
+    _twin = "sklearn.linear_model.RidgeCV"
+    _takes_targets = True
     _file_arrays: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_arrays, "cv_results_")
     _file_values: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_values, "alpha_", "best_score_")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -376,8 +381,9 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
         chosen = np.broadcast_to(self.alpha_, samples.Y.shape[1])
         for name, value in fit_at_once(self, samples, products, chosen, alone=ChicleRidge).items():
             setattr(self, name, value[0] if is_flat and isinstance(value, np.ndarray) else value)
-        if self.store_cv_results and np.asarray(y).ndim == 1:
+        if self.store_cv_results and np.ndim(y) == 1:
             self.cv_results_ = self.cv_results_[:, 0]
+        set_attributes_like(self, X)
         return self
 
     def _scores_left_out(self, samples: "Samples", products: "Products", alphas: Array) -> Array:
@@ -421,12 +427,6 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
             scores.append(fold)
         return np.array(np.mean(scores, axis=0))
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.multi_output = True
-        return tags
-
 
 class _Foretold(RegressorMixin, BaseEstimator):
     """Predicts what it is given: scorers want an estimator."""
@@ -451,7 +451,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
                             each class, or one for two classes
     dtype                   attributes are float64                              ``coef_`` has the dtype of X
     only in one             ``chunk_size``, ``runtime``, ``n_workers``,         ``copy_X``
-                            ``policy``, ``save``, ``load``
+                            ``policy``, ``save``, ``load``, ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -498,6 +498,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
     (True, 0.85)
     """
 
+    _twin = "sklearn.linear_model.RidgeClassifier"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **ChicleRidge._parameter_constraints,
         "class_weight": [None, dict, StrOptions({"balanced"})],
@@ -565,6 +566,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
             raise UsageError(
                 "ChicleRidgeClassifier needs X and y in memory; fit ChicleLogisticRegression to a ChunkFolder"
             )
+        given = X
         X, y = validated_samples(self, X, y)
         check_classification_targets(y)
         self.classes_, codes, counts = encode_labels(y)
@@ -582,9 +584,5 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
             setattr(self, name, np.atleast_1d(getattr(model, name)))
         for name in ("n_iter_", "duality_gap_", "history_", "ledger_"):
             setattr(self, name, getattr(model, name))
+        set_attributes_like(self, given)
         return self
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

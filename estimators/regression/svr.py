@@ -35,7 +35,7 @@ class ChicleSVR(LinearRegressor):
     ``intercept_``          float                                               ndarray
     only in one             ``chunk_size``, ``runtime``, ``n_workers``,
                             ``policy``, ``logdir``, ``save``, ``load``,
-                            ``fit(ChunkFolder(path))``
+                            ``fit(ChunkFolder(path))``, ``to_sklearn``
     ======================  ==================================================  ============================
 
     Parameters
@@ -119,6 +119,7 @@ class ChicleSVR(LinearRegressor):
     (True, 0.48)
     """
 
+    _twin = "sklearn.svm.LinearSVR"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
         "epsilon": [Interval(Real, 0.0, None, closed="left")],

@@ -42,6 +42,7 @@ from estimators.checks import (
     validated_samples,
     validated_weights,
 )
+from estimators.prediction import weights_of
 from estimators.regression.common import require_weight
 
 EPS = float(np.finfo(np.float64).eps)
@@ -377,11 +378,11 @@ def _accounts(samples: Samples, figures: dict[str, Array], begin: float) -> dict
 def fit_one_by_one(estimator: Any, samples: Samples) -> dict[str, Any]:
     """Return the attributes of fits of an estimator to each target; history and ledger are those of the largest gap."""
     params, parts = estimator.get_params(deep=False), []
-    before: Any = getattr(estimator, "coef_", ()) if params.get("warm_start") else ()
+    coef, intercept = weights_of(estimator)
     for k, y in enumerate(samples.Y.T):
         part = type(estimator)(**params)
-        if np.shape(before) == (samples.Y.shape[1], samples.X.shape[1]):
-            part.coef_, part.intercept_ = estimator.coef_[k], estimator.intercept_[k]
+        if params.get("warm_start") and np.shape(coef) == (samples.Y.shape[1], samples.X.shape[1]):
+            part.coef_, part.intercept_ = coef[k], intercept[k]
         parts.append(part.fit(samples.X, y, samples.weights))
     worst = max(parts, key=lambda part: part.duality_gap_)
     attributes = {name: np.array([getattr(part, name) for part in parts]) for name in RESULTS}

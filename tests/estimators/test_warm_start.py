@@ -119,3 +119,29 @@ def test_pickles_and_clones_start_afresh():
     assert pickle.loads(pickle.dumps(model)).fit(X, y).n_iter_ == cold
     assert clone(model).fit(X, y).n_iter_ == cold
     assert model.fit(X, y).n_iter_ < cold
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_rows_that_are_added_leave_the_others_their_duals(loss, form):
+    """Rows without weight change nothing: the first certificate will do. With weight, the gap is that of the whole."""
+    X, y = problems.cancer()
+    n = 500
+    model = make(loss, runtime=InProcess(num_tasks=3)).fit(form(X[:n]), y[:n])
+    w = model.coef_
+    model.fit(form(X), y, (np.arange(len(y)) < n) * 1.0)
+    assert model.n_iter_ == 1
+    np.testing.assert_allclose(model.coef_, w, rtol=1e-9, atol=1e-12)
+    model = make(loss).fit(form(X[:n]), y[:n]).fit(form(X), y)
+    assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_class_among_added_rows_starts_afresh(loss):
+    """The same model, bit by bit, as an estimator that has seen nothing before."""
+    X, y = problems.digits()
+    y = np.minimum(y, 2)
+    order = np.argsort(y, kind="stable")
+    X, y, n = X[order], y[order], np.count_nonzero(y < 2)
+    model = make(loss, max_iter=50).fit(X[:n], y[:n]).fit(X, y)
+    np.testing.assert_array_equal(model.coef_, make(loss, max_iter=50).fit(X, y).coef_)
