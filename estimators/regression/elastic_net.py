@@ -17,14 +17,12 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import TINY
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.subproblem import minimise
+from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise
 from estimators.regression.targets import EPS, Products, Results, Samples, finished
 
 MOST_LOOKS = 32
 """Sweeps over all columns after which a job, which has other means, goes on."""
-SLOPE_SHARE = 0.05
-"""Share of `tol` that slopes may be off where signs do not come to rest, as in `l1.steps`."""
 
 
 @one_blas_thread()
@@ -65,16 +63,13 @@ def _solution(
     """Return w of target k, P and P - D, what rounding may hide included."""
     y = products.targets[:, k]
     square, q = float(y @ y) / total, np.ascontiguousarray(products.right[:, k]) / total
-    looks = iter(range(MOST_LOOKS))
-    w, _ = minimise(
-        H, q, np.zeros(len(q)), l1=l1, l2=l2, enough=0.0, accuracy=accuracy, is_spent=lambda: next(looks, None) is None
-    )
+    start = np.zeros(len(q))
+    w, _ = minimise(H, q, start, l1=l1, l2=l2, enough=0.0, accuracy=accuracy, most_rounds=MOST_LOOKS)
     v = q - H @ w
     losses = 0.5 * max(square - float(q @ w) - float(v @ w), 0.0)
     objective = Objective(loss=None, l1=l1, l2=l2, has_free_intercept=False)
     primal = losses + objective.penalty(w)
-    sums = SlopeSums(losses=np.array([losses]), products=np.array([float(v @ w)]), v=v[np.newaxis])
-    _, gap = objective.factor_and_gap(w, primal, sums, np.ones(1))
+    _, gap = objective.scaled(w, primal, np.concatenate([[losses, float(v @ w)], v])[np.newaxis])
     length = float(np.abs(w).sum())
     gap = max(gap, 0.0) + EPS * (square + products.size / total * length * length)
     if np.isfinite(products.total):

@@ -66,6 +66,6 @@ def test_products_that_rounding_has_made_indefinite_end_with_a_descent(noise):
         change = noise * rng.normal(size=(9, 9))
         H, q = X.T @ X + change + change.T, X.T @ rng.normal(size=4)
         q[5] = l1 * (1 + noise)  # not quite what a column of zeros has
-        w, _ = minimise(H, q, np.zeros(9), l1=l1, l2=0.0, enough=0.0, accuracy=1e-9, is_spent=lambda: False)
+        w, _ = minimise(H, q, np.zeros(9), l1=l1, l2=0.0, enough=0.0, accuracy=1e-9)
         assert np.isfinite(w).all(), seed
         assert 0.5 * w @ H @ w - q @ w + l1 * np.abs(w).sum() <= 0.0, seed

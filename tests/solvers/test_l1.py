@@ -15,8 +15,8 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import columns as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State
+from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
 from chicle_elastic.solvers.linear.l1.working_set import working_set
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses, slopes_of
@@ -31,6 +31,13 @@ def objective_of(loss, *, l1_ratio=1.0, is_free=None):
     return Objective(loss=loss, l1=l1_ratio, l2=1.0 - l1_ratio, has_free_intercept=is_free, tol=1e-3)
 
 
+def state_of(objective, num_outputs, D, *, is_whole=True):
+    """Before the first pass."""
+    outputs = [OutputState(is_rough=True, direction=np.zeros(D)) for _ in range(num_outputs)]
+    is_parabola = objective.loss is None
+    return L1State(is_whole=is_whole, is_parabola=is_parabola, num_sides=objective.num_sides, D=D, outputs=outputs)
+
+
 def rows_of(n=40, d=6, seed=0):
     """Rows with the intercept column, signs and C_i; some C_i are 0."""
     rng = np.random.default_rng(seed)
@@ -42,15 +49,10 @@ def rows_of(n=40, d=6, seed=0):
 def sums_at(objective, X, signs, upper, w):
     """As the tasks sum them up."""
     sides = [signs > 0, signs < 0] if objective.num_sides == 2 else [signs != 0]
-    losses, slopes, _ = objective.at(X @ w, signs, upper, len(sides))
-    part = np.concatenate(
-        [
-            losses,
-            [(slopes * (X @ w))[side].sum() for side in sides],
-            *(slopes[side] @ X[side] for side in sides),
-        ]
-    )
-    return SlopeSums.of(part, objective.num_sides), signs * slopes
+    losses, slopes, _ = each_loss_and_slope(objective.loss, signs * (X @ w), upper)
+    products, rows = slopes * signs * (X @ w), (slopes * signs)[:, None] * X
+    parts = [[each[side].sum(axis=0) for side in sides] for each in (losses, products, rows)]
+    return np.column_stack(parts), slopes
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -81,12 +83,11 @@ def test_duals_are_feasible_and_below_every_objective(loss, is_free, l1_ratio):
         w = scale * rng.normal(size=X.shape[1])
         sums, slopes = sums_at(objective, X, signs, upper, w)
         values = float(dual_values(loss, slopes, upper).sum())
-        assert sums.losses.sum() + sums.products.sum() == pytest.approx(values, rel=1e-9, abs=1e-12)
-        sides = objective.factors(sums.v)
+        assert sums[:, :2].sum() == pytest.approx(values, rel=1e-9, abs=1e-12)
         primal = float(primal_losses(loss, signs * (X @ w), upper).sum()) + objective.penalty(w)
-        factor, gap = objective.factor_and_gap(w, primal, sums, sides)
-        assert 0 < factor <= 1
-        alpha = factor * slopes * np.where(signs > 0, sides[0], sides[-1])
+        sides, gap = objective.scaled(w, primal, sums)
+        assert 0 <= max(sides) <= 1
+        alpha = slopes * np.where(signs > 0, sides[0], sides[-1])
         assert (alpha <= upper * (1 + 1e-12)).all() or loss is Loss.SQUARED_HINGE
         v = (signs * alpha) @ X
         if l1_ratio == 1.0:
@@ -118,8 +119,8 @@ def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
 def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
     """In a pass of any phase; nothing is left over."""
     rng = np.random.default_rng(0)
-    state = L1State.fresh(3, 5, objective_of(Loss.LOGISTIC), is_whole=is_whole, is_rough=True, most_columns=7)
-    state.turn, state.num_rows, state.norms = 2, 40.0, rng.normal(size=5)
+    state = state_of(objective_of(Loss.LOGISTIC), 3, 5, is_whole=is_whole)
+    state.num_rows, state.norms = 40.0, rng.normal(size=5)
     for output in state.outputs:
         output.phase = phase
         output.slopes, output.direction = rng.normal(size=(2, 5))
@@ -134,10 +135,10 @@ def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
 def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
     """A state behind its look, and its objective."""
     objective = objective_of(loss)
-    state = L1State.fresh(1, D, objective, is_whole=is_whole, is_rough=True, most_columns=300)
+    state = state_of(objective, 1, D, is_whole=is_whole)
     sums = np.zeros(state.sums_size)
     sums[1], sums[HEAD + D : HEAD + 2 * D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
-    model = steps.advance(state, np.zeros(D), sums, objective)
+    model = steps.advance(state, objective, np.zeros(D), sums, 1.0)
     return state, model, objective
 
 
@@ -155,53 +156,73 @@ def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     state, model, objective = a_run()
     sums = np.zeros(state.sums_size)
     sums[0] = 1.0
-    assert steps.advance(state, model, sums, objective) is model
+    assert steps.advance(state, objective, model, sums, 1.0) is model
     assert state.outputs[0].phase is L1Phase.EVALUATE
     sums[:2] = 0.0, 9.0
     state.num_refused = 2
-    assert steps.advance(state, model, sums, objective) is model
+    assert steps.advance(state, objective, model, sums, 1.0) is model
     assert state.is_looking
     look = np.zeros(state.sums_size)
     look[1] = 9.0
-    steps.advance(state, model, look, objective)
+    steps.advance(state, objective, model, look, 1.0)
     assert state.num_refused == 0
 
 
-def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
-    """Its sums are not in the iteration, so nothing was solved; a solution of zeros or NaN ends the steps."""
-    for change, phase in ((0.5, L1Phase.EVALUATE), (0.0, L1Phase.REST), (np.nan, L1Phase.REST)):
-        state, model, objective = a_run()
-        output = state.outputs[0]
-        output.phase = L1Phase.SOLVE
-        sums = np.zeros(state.sums_size)
-        assert np.array_equal(steps.advance(state, model, sums, objective), model)
-        assert (output.phase, state.turn) == (L1Phase.SOLVE, 1)
-        sums[HEAD:] = 1.0, 1.0, 0.0, change, 0.0
-        assert np.array_equal(steps.advance(state, model, sums, objective), model)
+def a_step(direction, *, D=3):
+    """A state behind a step that was found, and sums of three tasks at its end."""
+    state, model, objective = a_run()
+    (output,) = state.outputs
+    output.value, output.slopes, output.direction = 5.0, np.array([0.0, 2.0, 0.0]), np.array(direction)
+    output.reach = 1.0
+    sums = np.zeros(state.sums_size)
+    sums[1], sums[HEAD : HEAD + D] = 10.0, 3.0 * output.direction
+    return state, model, objective, sums
+
+
+def test_a_weight_that_cancels_is_0_after_the_mean_of_all_steps():
+    """Whatever rounding leaves of the mean; others have it, and a step of zeros or NaN is the last one."""
+    state, model, objective, sums = a_step([0.1 * (1 + 1e-15), -0.5, 0.0])
+    model[:2] = -0.1, 1.0
+    sums[HEAD + 3] = 1.0
+    np.testing.assert_array_equal(steps.advance(state, objective, model, sums, 3.0)[:2], [0.0, 0.5])
+    for change in (0.0, np.nan):
+        state, model, objective, sums = a_step([0.0, change, 0.0])
+        assert np.array_equal(steps.advance(state, objective, model, sums, 3.0), model)
+        assert state.outputs[0].phase is L1Phase.REST
+
+
+def test_a_step_that_is_too_long_is_shortened_and_the_model_damped():
+    """To where a parabola is least; where no part of it is good another direction is found, and at last it rests."""
+    state, model, objective, sums = a_step([0.0, 1.0, 0.0])
+    sums[HEAD + 3] = 13.5
+    assert np.array_equal(steps.advance(state, objective, model, sums, 3.0), model)
+    (output,) = state.outputs
+    assert output.phase is L1Phase.EVALUATE
+    np.testing.assert_allclose(output.direction, [0.0, 0.1, 0.0])
+    sums[HEAD : HEAD + 3], sums[HEAD + 3] = 3.0 * output.direction, 4.0
+    steps.advance(state, objective, model, sums, 3.0)
+    assert output.damping == steps.FIRST_DAMPING
+    for damping, phase in ((0.0, L1Phase.EVALUATE), (1.0, L1Phase.REST)):
+        state, model, objective, sums = a_step([0.0, 1.0, 0.0])
+        (output,) = state.outputs
+        sums[HEAD + 3], output.damping, output.reach = np.inf, damping, 2e-6
+        steps.advance(state, objective, model, sums, 3.0)
         assert output.phase is phase
+        assert output.damping > damping
+        assert not output.direction.any()
 
 
-def test_a_step_that_is_too_long_is_searched_and_the_model_damped():
-    """The best share is taken unseen; where none is better another direction is found, and at last the output rests."""
-    for best, damping in ((SHARES.index(0.01), 0.0), (None, 0.0), (None, 1.0)):
-        state, model, objective = a_run()
-        output = state.outputs[0]
-        output.value, output.direction, output.slopes = 5.0, np.array([0.0, 1.0, 0.0]), np.array([0.0, 2.0, 0.0])
-        output.is_chosen, output.damping = False, damping
+def test_a_direction_from_columns_is_of_a_task_that_is_alone():
+    """One that came to have company sums up products instead."""
+    for num_alone, phase in ((1.0, L1Phase.EVALUATE), (0.0, L1Phase.MULTIPLY)):
+        state, model, objective = a_run(is_whole=False)
+        (output,) = state.outputs
+        state.has_columns, output.phase, output.slopes = True, L1Phase.COLUMNS, np.array([0.0, 2.0, 0.0])
         sums = np.zeros(state.sums_size)
-        sums[1], sums[HEAD] = 10.0, 6.0
-        steps.advance(state, model, sums, objective)
-        assert output.phase is L1Phase.SEARCH
-        sums = np.zeros(state.sums_size)
-        sums[1], sums[HEAD:] = 10.0, 5.0
-        if best is not None:
-            sums[HEAD + best] = 1.0
-        steps.advance(state, model, sums, objective)
-        if damping == 1.0:
-            assert output.phase is L1Phase.REST
-        else:
-            assert (output.phase, output.is_chosen, output.damping) == (L1Phase.EVALUATE, True, steps.FIRST_DAMPING)
-            np.testing.assert_array_equal(output.direction, [0.0, 0.0 if best is None else 0.01, 0.0])
+        sums[1], sums[2], sums[HEAD + 1] = 10.0, num_alone, 0.5
+        steps.advance(state, objective, model, sums, 1.0)
+        assert output.phase is phase
+        assert output.direction.any() == (num_alone == 1.0)
 
 
 def test_certificates_that_are_refused_without_progress_end_the_job():

@@ -8,11 +8,12 @@ import pytest
 
 from chicle_elastic.solvers.kernels import penalised
 from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State
+from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.state import L1Phase
 from chicle_elastic.solvers.linear.l1.subproblem import minimise, worst_slope
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import add_dense_products
+from tests.solvers.test_l1 import state_of as any_state_of
 
 
 def objective_of(l1=0.2, l2=0.0):
@@ -22,7 +23,9 @@ def objective_of(l1=0.2, l2=0.0):
 
 def state_of(D, *, is_rough=False, is_whole=True):
     """Before the first pass."""
-    return L1State.fresh(1, D, objective_of(), is_whole=is_whole, is_rough=is_rough, most_columns=2048)
+    state = any_state_of(objective_of(), 1, D, is_whole=is_whole)
+    state.outputs[0].is_rough = is_rough
+    return state
 
 
 def problem(*, num_rows=60, h=20, seed=0, dependent=False):
@@ -38,7 +41,7 @@ def problem(*, num_rows=60, h=20, seed=0, dependent=False):
 
 def solved(H, q, w0, *, l1, l2=0.0, enough=0.0):
     """The solution and whether it was found."""
-    return minimise(H, q, w0, l1=l1, l2=l2, enough=enough, accuracy=1e-9, is_spent=lambda: False)
+    return minimise(H, q, w0, l1=l1, l2=l2, enough=enough, accuracy=1e-9)
 
 
 def test_the_kernel_does_what_its_numpy_equivalent_does():
@@ -70,18 +73,6 @@ def test_a_solution_meets_the_optimality_conditions(num_rows, dependent, l1, l2)
     assert worst_slope(q - (w - w0) @ H, w, l1, l2) <= 1e-8 * l1 + 1e-11
 
 
-def test_a_budget_that_is_spent_leaves_a_lower_objective():
-    """After one sweep, and that is no solution."""
-    _, _, H, q, w0 = problem()
-    w, is_found = minimise(H, q, w0, l1=0.1, l2=0.0, enough=0.0, accuracy=1e-9, is_spent=lambda: True)
-    assert not is_found
-
-    def value(w):
-        return 0.5 * (w - w0) @ H @ (w - w0) - q @ (w - w0) + 0.1 * np.abs(w).sum()
-
-    assert value(w) < value(w0)
-
-
 def test_slopes_that_are_good_enough_end_it_early():
     """On wide data a working set is not worth more."""
     _, _, H, q, w0 = problem(dependent=True)
@@ -102,14 +93,13 @@ def test_the_dual_value_is_below_every_objective(l1, l2):
         for shift in (0.0, 0.7):
             w = np.append(scale * rng.normal(size=5), 0.0)
             w[-1] = y_mean - means @ w + shift
-            losses, slopes, _ = objective.at(X @ w, y, s)
-            primal = float(losses[0]) + objective.penalty(w)
             r = y - X @ w
+            primal = 0.5 * s @ r**2 + objective.penalty(w)
             assert primal == pytest.approx(s @ r**2 / 2 + l1 * np.abs(w[:-1]).sum() + 0.5 * l2 * w[:-1] @ w[:-1])
-            products, v = np.array([slopes @ (X @ w - y_mean)]), slopes[None] @ X
-            sums = SlopeSums(losses=losses, products=products, v=v).centred(means)
-            np.testing.assert_allclose(sums.v[0], (s * (r - s @ r)) @ X, atol=1e-12)
-            factor, gap = objective.factor_and_gap(w, primal, sums, np.ones(1))
+            centred = s * (r - s @ r)
+            loss = 0.5 * s @ (r - s @ r) ** 2
+            sums = np.concatenate([[loss, centred @ (X @ w - y_mean)], centred @ X])[None]
+            (factor,), gap = objective.scaled(w, primal, sums)
             a = factor * s * (r - s @ r)
             dual = objective.certified(a @ (y - y_mean) - 0.5 * (a / s) @ a, a @ X, np.abs(a).sum())
             assert gap == pytest.approx(primal - dual, rel=1e-9, abs=1e-12)
@@ -140,21 +130,24 @@ def problem_of_rows():
 
 
 def test_nothing_is_looked_at_after_a_solution_from_all_products():
-    """Its end is w, and a certificate follows; but for rough products, and for a solution of the duals alone."""
-    for num_refused, is_rough, phase in (
-        (0, False, L1Phase.REST),
-        (0, True, L1Phase.EVALUATE),
-        (3, False, L1Phase.REST),
+    """Where a task is alone its end is w, and a certificate follows; but for rough products, and of duals alone."""
+    for num_refused, is_rough, num_alone, phase in (
+        (0, False, 1.0, L1Phase.REST),
+        (0, False, 0.0, L1Phase.EVALUATE),
+        (0, True, 1.0, L1Phase.EVALUATE),
+        (3, False, 0.0, L1Phase.REST),
     ):
         state = state_of(3, is_rough=is_rough)
         state.num_refused, (output,) = num_refused, state.outputs
-        output.phase, output.products = L1Phase.SOLVE, np.ones(6)
+        state.means = state.norms = np.zeros(3)
+        output.phase, output.slopes = L1Phase.MULTIPLY, np.array([0.0, 2.2, 0.5])
         sums = np.zeros(state.sums_size)
-        sums[HEAD:] = 1.0, 1.0, 0.0, 2.0, 0.5
-        model = steps.advance(state, np.zeros(3), sums, objective_of())
+        sums[2], sums[HEAD:] = num_alone, (1.0, 0.0, 1.0, 0.0, 0.0, 1.0)
+        model = steps.advance(state, objective_of(), np.zeros(3), sums, 1.0)
         assert (output.phase, len(output.products)) == (phase, 6)
-        is_beside = is_rough or num_refused == 3
-        np.testing.assert_array_equal(output.direction if is_beside else model, [0.0, 2.0, 0.5])
+        is_beside = phase is L1Phase.EVALUATE or num_refused == 3
+        expected = [0.0, 0.0 if num_refused == 3 else 2.0, 0.5]
+        np.testing.assert_allclose(output.direction if is_beside else model, expected, rtol=1e-5)
         assert model.any() != is_beside
 
 
@@ -185,11 +178,12 @@ def test_refused_certificates_begin_anew_without_what_may_be_rough():
     state = state_of(3, is_rough=True)
     (output,) = state.outputs
     output.phase, output.products, output.direction = L1Phase.REST, np.ones(6), np.array([0.0, 1.0, 2.0])
-    steps.reopen(state)
+    steps.reopen(state, objective_of(), np.ones(3))
     assert (output.phase, len(output.products), output.is_rough) == (L1Phase.LOOK, 0, False)
     sums = np.zeros(state.sums_size)
     sums[1] = sums[-2] = 10.0
-    np.testing.assert_array_equal(steps.advance(state, np.ones(3), sums, objective_of()), [1.0, 2.0, 3.0])
+    sums[-5:-2] = 2.0 * output.direction
+    np.testing.assert_array_equal(steps.advance(state, objective_of(), np.ones(3), sums, 2.0), [1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize("columns", [[], [0, 2]])

@@ -6,10 +6,10 @@ from here on,
     P(w) = sum_i C_i loss(z_i) + sum_j (l1 |w_j| + l2/2 w_j^2)
     D(a) = sum_i dual_i(a_i) - sum_j penalty*(v_j),      v = sum_i a_i x_i
 
-`objectives` has the losses of margins y_i z_i and their dual_i, with a_i y_i in place of a_i. The squared loss is
-(y_i - z_i)^2 / 2 and has dual_i(a) = a y_i - a^2 / (2 C_i); its C_i are weights that add up to 1. Without l2
-penalty*(v_j) is 0 where |v_j| <= l1, and infinite beyond; with l2 it is max(|v_j| - l1, 0)^2 / (2 l2). A column that is
-not penalised, as the intercept of the logistic and of the squared loss, needs v_j = 0.
+`of_scores` has the losses and their dual_i. That of real targets is (y_i - z_i)^2 with weights that add up to 1/2, so
+that dual_i(a) = a y_i - a^2 / (4 C_i). Without l2 penalty*(v_j) is 0 where |v_j| <= l1, and infinite beyond; with l2
+it is max(|v_j| - l1, 0)^2 / (2 l2). A column that is not penalised, as the intercept of the logistic and of the squared
+loss, needs v_j = 0.
 
 Slopes a_i = -C_i loss'(z_i) need not be feasible. Two steps make them so, and leave them in their box:
 
@@ -29,50 +29,13 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
-from chicle_elastic.solvers.linear.objectives import Loss, each_loss_and_slope
+from chicle_elastic.solvers.linear.newton.margins import margin_loss
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.regression.losses import RegressionLoss, SquaredEpsilonInsensitive
 
 BALANCED = 1e-9
-"""Share of the sum of duals that the duals of the two classes may differ by, for rounding."""
-MOST_ABOVE = 1e-9
-"""Share of P that D may be above it, for rounding."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlopeSums:
-    """Sums over the samples of each side, at w: the class of the output and the others, or all samples.
-
-    Attributes:
-        losses: Of C_i loss(z_i), shape (sides,).
-        products: Of a_i z_i with the slopes a_i, shape (sides,). The sum of dual_i(a_i) is theirs and that of losses.
-        v: Of a_i x_i, shape (sides, D).
-    """
-
-    losses: Array
-    products: Array
-    v: Array
-
-    @classmethod
-    def of(cls, part: Array, sides: int) -> "SlopeSums":
-        """Views of a vector of `SlopeSums.size` values."""
-        return cls(
-            losses=part[:sides],
-            products=part[sides : 2 * sides],
-            v=part[2 * sides :].reshape(sides, -1),
-        )
-
-    @staticmethod
-    def size(sides: int, D: int) -> int:
-        """Values of the sums in a row."""
-        return sides * (2 + D)
-
-    def centred(self, means: Array) -> "SlopeSums":
-        """Return those of slopes less their mean, given the means of the columns; of the squared loss alone."""
-        mean = float(self.v[0, -1])
-        return SlopeSums(
-            losses=self.losses - 0.5 * mean * mean,
-            products=self.products + mean * mean,
-            v=self.v - mean * means,
-        )
+"""Share of the sum of duals that those of the two classes may differ by, and of P that D may be above it, for
+rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +55,10 @@ class Objective:
     has_free_intercept: bool
     tol: float = 0.0
 
-    def at(self, scores: Array, targets: Array, upper: Array, sides: int = 1) -> tuple[Array, Array, Array]:
-        """Return the sums of losses of each side, and slopes and curvatures of each row; classes are +1 and -1."""
-        if self.loss is None:
-            residuals = targets - scores
-            slopes = upper * residuals
-            return np.array([0.5 * (slopes @ residuals)]), slopes, upper
-        losses, slopes, curvatures = each_loss_and_slope(self.loss, targets * scores, upper)
-        slopes *= targets
-        return np.array([losses.sum()]) if sides == 1 else sides_of(losses, targets), slopes, curvatures
+    @property
+    def of_scores(self) -> RegressionLoss:
+        """The loss of scores and targets, per unit of `upper`."""
+        return SquaredEpsilonInsensitive() if self.loss is None else margin_loss(self.loss)
 
     def penalised(self, w: Array) -> Array:
         """The values of penalised columns."""
@@ -117,43 +75,34 @@ class Objective:
         """2 where the duals of the two classes get factors of their own, else 1."""
         return 2 if self.has_free_intercept and self.loss is not None else 1
 
-    def factors(self, v: Array) -> Array:
-        """Return what the slopes of each side are multiplied by, given their sums times rows; shape (num_sides,)."""
-        if self.num_sides == 1:
-            return np.ones(1)
-        masses = np.abs(v[:, -1])  # of the intercept column
-        return masses.min() / np.maximum(masses, TINY)  # zeros where one side has nothing to balance the other
+    def scaled(self, w: Array, primal: float, sums: Array) -> tuple[Array, float]:
+        """Return what the slopes of each side are multiplied by, and the gap with it.
 
-    def factor_and_gap(self, w: Array, primal: float, sums: "SlopeSums", sides: Array) -> tuple[float, float]:
-        """The factor of duals, and the gap with it but for a part that vanishes faster than the gap.
-
-        Along a ray the sum of dual_i is concave and 0 at 0, and at 1 its value and slope are known. A parabola has all
-        three, and that of the squared loss is one, which may be larger beyond 1.
+        A part that vanishes faster than the gap is left out: along a ray the sum of dual_i is concave and 0 at 0, and
+        at 1 its value and slope are known. A parabola has all three, and that of the squared loss is one.
 
         Args:
             w: Shape (D,).
             primal: P there.
-            sums: Of the slopes at w.
-            sides: `factors` of both.
+            sums: Over the samples of each side there, the class of the output and the others, or all: of C_i loss(z_i),
+                of a_i z_i with the slopes a_i, and of a_i x_i. The sum of dual_i(a_i) is that of the first two. Shape
+                (num_sides, 2 + D).
         """
-        v = (sides[:, np.newaxis] * sums.v).sum(axis=0)  # in the same order on every processor
-        slopes = self.penalised(v)
-        feasible = self.l1 / max(float(np.max(np.abs(slopes), initial=0.0)), TINY)
-        free, factors = 1.0, []
-        if self.loss is None:
-            losses = max(float(sums.losses.sum()), TINY)
-            free = max(0.0, 1.0 + 0.5 * float(sums.products.sum()) / losses)
+        sides, losses, products, v = np.ones(self.num_sides), sums[:, 0], sums[:, 1], sums[:, 2:]
+        if len(sides) == 2:
+            masses = np.abs(v[:, -1])  # of the intercept column
+            sides = masses.min() / np.maximum(masses, TINY)  # zeros where one side has nothing to balance the other
+        v = (sides[:, np.newaxis] * v).sum(axis=0)  # in the same order on every processor
+        slopes, factors = self.penalised(v), []
         if self.l2:
-            steep = max(float(np.max(np.abs(slopes - self.l2 * self.penalised(w)), initial=0.0)), TINY)
-            factors = [1.0, free, min(1.0, self.l1 / steep)]
-        best, most = min(free, feasible), 0.0
-        for factor in (best, *factors):
+            factors = [1.0, self.l1 / max(_most(slopes - self.l2 * self.penalised(w)), self.l1, TINY)]
+        best, most = sides, -np.inf
+        for factor in (self.l1 / max(_most(slopes), self.l1, TINY), *factors):
             share = factor * sides
-            dual = float((share * sums.products + (1.0 - (1.0 - share) ** 2) * sums.losses).sum())
-            dual -= self._conjugate(factor * v)
+            dual = float((share * products + (1.0 - (1.0 - share) ** 2) * losses).sum()) - self._conjugate(factor * v)
             if dual > most:
-                best, most = factor, dual
-        return best, primal - credible(most, primal)
+                best, most = share, dual
+        return best, primal - credible(max(most, 0.0), primal)
 
     def _conjugate(self, v: Array) -> float:
         """Sum of penalty*(v_j) where l2 makes it finite."""
@@ -165,23 +114,22 @@ class Objective:
         Args:
             dual: Sum of dual_i(a_i).
             v: Theirs, shape (D,).
-            size: Sum of |a_i|; of the squared loss that of a_i^2 / (2 C_i), with which D of a multiple is exact.
+            size: Sum of |a_i|; of the squared loss that of a_i^2 / (4 C_i), with which D of a multiple is exact.
         """
         is_squared = self.loss is None
         if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * size:
             return 0.0
         if self.l2:
             return max(0.0, dual - self._conjugate(v))
-        top = float(np.max(np.abs(self.penalised(v)), initial=0.0))
-        factor = min(1.0, self.l1 / max(top, TINY))
+        factor = self.l1 / max(_most(self.penalised(v)), self.l1)
         return max(0.0, factor * (dual + (1.0 - factor) * size * is_squared))
 
 
-def sides_of(values: Array, targets: Array) -> Array:
-    """Sums over the class of the output and over the others, shape (2,)."""
-    return np.array([values[targets > 0].sum(), values[targets < 0].sum()])
+def _most(slopes: Array) -> float:
+    """The largest absolute value; 0 for none."""
+    return float(np.max(np.abs(slopes), initial=0.0))
 
 
 def credible(dual: float, primal: float) -> float:
     """D, which is never above P; what is far above it was made from slopes that are rounding."""
-    return dual if dual <= primal * (1.0 + MOST_ABOVE) else 0.0
+    return dual if dual <= primal * (1.0 + BALANCED) else 0.0

@@ -1,23 +1,27 @@
 """What all tasks have in common while a model with an l1 penalty is fitted, and the layout of the sums of a pass.
 
-D is num_features + 1, the intercept column included.
+D is num_features + 1, the intercept column included. After HEAD (see `pass_solver`) and, while all outputs look, sums
+of C_i x_i (D) and C_i x_i^2 (D), the sums of each output are, by its phase
+
+    LOOK:      step (D); sums of C_i of its class, and of the others; of real targets sums of weights, and of products
+    EVALUATE:  step (D); the sums that `Objective.scaled` takes; products of all columns, packed, where `needs_products`
+    MULTIPLY:  products of the columns of the working set, packed
+    COLUMNS:   the direction (D)
+    REST:      nothing
 """
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.certified import ROUNDING, TINY
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
+from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import Numbers, ProgressState, no_numbers, nothing
 
-SHARES = (0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.025, 0.01, 1e-3, 1e-4, 1e-6)
-"""Shares of a direction that is too long at which a pass looks."""
-FIRST_SHARE = 0.9
-"""Share of tol that is aimed at before a certificate has refused anything."""
 PATIENCE = 3
 """Certificates refused before w counts as good as it gets: what has no room for its digits, or another step."""
 
@@ -32,11 +36,9 @@ class L1Phase(IntEnum):
     are known."""
     MULTIPLY = 2
     """Products of the columns of the working set, at w."""
-    SOLVE = 3
-    """One task solves for the direction: from products, or where there are none from the columns of its rows."""
-    SEARCH = 4
-    """Losses along a direction that was too long."""
-    REST = 5
+    COLUMNS = 3
+    """A task that is alone finds the direction from the columns of its rows."""
+    REST = 4
     """Nothing: w is good enough, and a certificate follows."""
 
 
@@ -48,20 +50,19 @@ class OutputState(ProgressState):
         phase: What the next pass does.
         value: The objective at w; infinite where it is not known.
         gap: Relative duality gap at w, as far as the last evaluation can tell; infinite where it is not known.
-        plus, minus: What the slopes of its class and of the others are multiplied by for duals that are feasible; 0
-            where that is not known.
-        accuracy: Share of how far slopes are off that a solution may leave.
+        plus, minus: What positive and negative slopes are multiplied by for duals that are feasible; 0 where that is
+            not known.
+        reach: Share of the direction that was found which the present one is; 0 for one that is taken unseen.
         damping: Share of the largest possible curvature that is added to the second derivatives, because the direction
             before was much too long; the model then trusts w more.
         num_solved: Directions found since the beginning, or since a certificate was not good enough.
         num_still: Steps in a row that lowered neither the objective nor the gap.
         is_rough: Products are summed up in float32.
-        is_chosen: The direction has the length that a search has found.
         slopes: sum_i a_i x_i of the slopes a_i at w, shape (D,).
         direction: Where to go from w, shape (D,). At rest from w to where the duals are the slopes, which may be less
             than w has digits for.
         columns: The working set W, ascending, shape (h,); empty where it always has all columns.
-        products: Second derivatives in the columns of W, packed by rows; those of the squared loss are kept.
+        products: Second derivatives in the columns of W, packed by rows; kept for the squared loss alone.
     """
 
     phase: L1Phase = L1Phase.LOOK
@@ -69,12 +70,11 @@ class OutputState(ProgressState):
     gap: float = np.inf
     plus: float = 0.0
     minus: float = 0.0
-    accuracy: float = 1.0
+    reach: float = 0.0
     damping: float = 0.0
     num_solved: int = 0
     num_still: int = 0
     is_rough: bool = False
-    is_chosen: bool = False
     slopes: Array = field(default_factory=nothing)
     direction: Array = field(default_factory=nothing)
     columns: Numbers = field(default_factory=no_numbers)
@@ -88,14 +88,13 @@ class L1State(ProgressState):
     Attributes:
         is_whole: W always has all columns.
         is_parabola: The loss is the squared one: second derivatives are the same everywhere.
-        from_columns: The task that is alone solves from the columns of its rows, without products.
-        most_columns: Columns of W at most, the intercept included.
-        num_sides: Of `SlopeSums`.
+        has_columns: A task that is alone solves from the columns of its rows, without products.
+        is_alone: There was one task in the last pass.
+        num_sides: Of the objective.
         D: Columns, the intercept included.
         num_rows: Rows that were looked at first.
         share: Share of tol below which an output rests.
         num_refused: Certificates that were not good enough.
-        turn: The task whose rank this is, modulo their number, solves for the first output, and so on.
         total: Sum of the weights of a squared loss, which its C_i are divided by; else 1.
         target_mean: Weighted mean of real targets; 0 without a free intercept.
         means: Those of the columns of a squared loss with a free intercept, shape (D,); else zeros.
@@ -106,33 +105,18 @@ class L1State(ProgressState):
 
     is_whole: bool
     is_parabola: bool
-    from_columns: bool = False
-    most_columns: int
+    has_columns: bool = False
+    is_alone: bool = False
     num_sides: int
     D: int
     num_rows: float = 0.0
     share: float = FIRST_SHARE
     num_refused: int = 0
-    turn: int = 0
     total: float = 1.0
     target_mean: float = 0.0
     means: Array = field(default_factory=nothing)
     norms: Array = field(default_factory=nothing)
     outputs: list[OutputState]
-
-    @classmethod
-    def fresh(
-        cls, num_outputs: int, D: int, objective: Objective, *, is_whole: bool, is_rough: bool, most_columns: int
-    ) -> "L1State":
-        """Before the first pass."""
-        return cls(
-            is_whole=is_whole,
-            is_parabola=objective.loss is None,
-            most_columns=most_columns,
-            num_sides=objective.num_sides,
-            D=D,
-            outputs=[OutputState(is_rough=is_rough) for _ in range(num_outputs)],
-        )
 
     @property
     def floor(self) -> float:
@@ -160,46 +144,32 @@ class L1State(ProgressState):
         return max([output.gap for output in self.outputs])
 
     @property
-    def reads_rows(self) -> bool:
-        """Say whether the next pass reads the rows."""
-        return any(output.phase not in (L1Phase.SOLVE, L1Phase.REST) for output in self.outputs)
-
-    @property
     def sums_size(self) -> int:
-        """Length of the sums of the next pass: HEAD, of a look sums of C_i x_i (D) and C_i x_i^2 (D), of outputs."""
-        looks = 2 * self.D if self.is_looking else 0
-        return HEAD + looks + sum(map(self._output_size, self.outputs))
+        """Length of the sums of the next pass."""
+        return self._ends()[-1]
 
     def parts(self, sums: Array) -> list[Array]:
         """Views of the sums of each output."""
-        position, found = len(sums), []
-        for output in reversed(self.outputs):
-            size = self._output_size(output)
-            found.append(sums[position - size : position])
-            position -= size
-        return found[::-1]
+        return [sums[begin:end] for begin, end in pairwise(self._ends())]
+
+    @property
+    def evaluation_size(self) -> int:
+        """Length of the sums of an evaluation."""
+        return self.num_sides * (2 + self.D)
 
     def needs_products(self, output: OutputState) -> bool:
         """Say whether an evaluation brings the products of all columns."""
         return self.is_whole and not len(output.products)
 
-    def _output_size(self, output: OutputState) -> int:
-        """Of one output.
+    def _ends(self) -> list[int]:
+        return list(accumulate(map(self._size, self.outputs), initial=HEAD + 2 * self.D * self.is_looking))
 
-        LOOK:      sum of C_i of its class, and of the others; of real targets sum of weights, and of their product
-        EVALUATE:  see `SlopeSums`; products (packed, where `needs_products`)
-        MULTIPLY:  products (packed)
-        SOLVE:     whether it was solved, whether to rounding, changes of the weights of W (h)
-        SEARCH:    losses at each of SHARES
-        REST:      nothing
-        """
-        h = self.D if self.is_whole or self.from_columns else len(output.columns)
+    def _size(self, output: OutputState) -> int:
+        h = len(output.columns) or self.D
         if output.phase is L1Phase.LOOK:
-            return 2
+            return self.D + 2
         if output.phase is L1Phase.EVALUATE:
-            return SlopeSums.size(self.num_sides, self.D) + self.needs_products(output) * h * (h + 1) // 2
+            return self.D + self.evaluation_size + self.needs_products(output) * h * (h + 1) // 2
         if output.phase is L1Phase.MULTIPLY:
             return h * (h + 1) // 2
-        if output.phase is L1Phase.SOLVE:
-            return 2 + h
-        return len(SHARES) if output.phase is L1Phase.SEARCH else 0
+        return self.D if output.phase is L1Phase.COLUMNS else 0

@@ -5,32 +5,32 @@
 2012, "An improved GLMNET for l1-regularized logistic regression"), output by output:
 
     EVALUATE   Losses at the end of the direction, and the slopes of all columns. The end becomes w if the objective has
-               fallen enough there (Armijo's rule); these slopes give the gap, and the next direction.
+               fallen enough there (Armijo's rule); these slopes give the gap, and the next direction. Else the next
+               pass evaluates a part of the direction, where a parabola through what is known is least. If that is a
+               small part, the next models are damped.
     MULTIPLY   Second derivatives, weighted products of columns, of the working set W at w.
-    SOLVE      One task minimises the second order model, with the penalties as they are, over the weights of W, from
-               these sums alone (`subproblem`). It sends the changes of the weights, which are the direction, because
-               signs and zeros follow from rounding. A task that has nobody to send them to does it at once.
-    SEARCH     Losses at some shares of a direction that was too long: the best one is taken. If it was much too long,
-               the next models are damped.
+
+Each task minimises the second order model, with the penalties as they are, over the weights of W from these sums alone
+(`subproblem`). Tasks send along what they have found and go on with its mean (see `agreement`), but a weight that
+cancels is 0, whatever rounding leaves of the mean.
 
 Sums do not depend on which task has a row, and so the number of passes is the same for any number of tasks. Where
 products of all columns cost little, W always has all of them, and EVALUATE brings them along. Else W has the columns
 with a weight and those that are closest to having one (`working_set`).
 
-A task that is alone and has sparse rows of many columns with classes goes without products and W: it finds the
-direction from the columns of its rows (`columns`).
+A task that is alone and has sparse rows of many columns with classes goes without products and W: in a pass of its own
+(COLUMNS) it finds the direction from the columns of its rows (`columns`).
 
 Of the squared loss (lasso and elastic net, as scikit-learn's ElasticNet has them, with residuals r_i, weights s_i and
 their sum S: sum_i s_i r_i^2 / (2 S) + alpha l1_ratio |w|_1 + alpha (1 - l1_ratio)/2 |w|^2) the model is the objective.
-So its end is w whatever the objective is there, products are kept, and with those of all columns one solution is all: a
-certificate follows in place of an evaluation. Rows and targets are centred by weighted means, dense rows before they
-are multiplied. The slopes are those of the rows and not of sums of products, so what these have lost to rounding (or to
-float32, of dense float32 rows) is repaired by the next solution. Of large features the residuals at any w are mostly
-rounding of w. Then the last solution is a change of w that is kept beside it, with digits of its own, and the duals are
-those of w + change.
+So its end is w whatever the objective is there, and products are kept. A task that is alone and has those of all
+columns is done with one solution: a certificate follows in place of an evaluation. Rows and targets are centred by
+weighted means, dense rows before they are multiplied. The slopes are those of the rows and not of sums of products, so
+what these have lost to rounding (or to float32, of dense float32 rows) is repaired by the next solution. Of large
+features the residuals at any w are mostly rounding of w. Then the last solution is a change of w that is kept beside
+it, with digits of its own, and the duals are those of w + change.
 """
 
-from collections.abc import Callable
 from decimal import Decimal
 
 import numpy as np
@@ -38,45 +38,34 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
 from chicle_elastic.solvers.linear.certified import TINY, has_progress
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
-from chicle_elastic.solvers.linear.l1.subproblem import minimise, step_with_signs, worst_slope
+from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise, step_with_signs, worst_slope
 from chicle_elastic.solvers.linear.l1.working_set import working_set
+from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
+from chicle_elastic.solvers.linear.newton.steps import DAMPED, LEAST_SHARE
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
 ARMIJO = 1e-4
-ROUNDING = 1e-14
-"""Relative change of the objective that is none."""
-LEAST_SHARE = 0.05
-"""Share of tol that is aimed at, at least."""
+ROUNDING = SAME = 1e-14
+"""Relative change of the objective that is none, and difference of a weight."""
+SHORT, LEAST_REACH = 0.2, 1e-6
+"""Share of a direction below which it was much too long: the model does not foresee rows whose curvature begins there,
+as on separable data with the squared hinge. And below which it leads nowhere."""
+FIRST_DAMPING = 1e-2
+"""Damping after such a direction; what is far below it is none (Levenberg and Marquardt)."""
+MOST_LEFT = 0.1
+"""Share of how far slopes are off that a solution may leave, less where the gap is smaller than that."""
 FIRST_COLUMNS = 256
-"""Columns of the first working set."""
-SHORT = 0.2
-"""Share of a direction from which it was much too long: the model does not foresee rows whose curvature begins there,
-as on separable data with the squared hinge."""
-FIRST_DAMPING, LEAST_DAMPING, FACTOR = 1e-2, 1e-6, 10.0
-"""Damping after such a direction, below what it is none, and what each one changes it by (Levenberg and Marquardt)."""
-STILL, MOST_STILL = 0.5, 3
-"""Share of the gap that is progress where rounding hides that of the objective, and steps without any that end it."""
-MOST_LEFT, MOST_OF_PARABOLA = 0.1, 0.01
-"""Share of how far slopes are off that a solution may leave, less where the gap is smaller than that; of the squared
-loss the next look is at other columns alone."""
-LEAST_FALL = 0.1
-"""Share of the gap that a solution may leave where kept products are rough; if it leaves more, they are too rough."""
-SLOPE_SHARE = 0.05
-"""Share of tol that slopes may be off at a solution, by l1."""
-MOST_EXACT = 256
-"""Columns up to which the second order model is minimised to rounding."""
-LEAST_ACCURACY = 0.01
-"""Share of how far slopes were off that they may be where signs do not come to rest."""
+"""Columns of the first working set, and up to which the second order model is minimised to rounding."""
 ROUGH_DIAGONAL = 1e-6
 """Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
 
 
-def reopen(state: L1State) -> None:
+def reopen(state: L1State, objective: Objective, model: Array) -> None:
     """Begin anew at the present w: a certificate was not good enough."""
     state.share = max(0.5 * state.share, LEAST_SHARE)
     state.num_refused += 1
@@ -88,31 +77,22 @@ def reopen(state: L1State) -> None:
 def _restart(state: L1State) -> None:
     for output in state.outputs:
         if output.phase is not L1Phase.REST:  # else it is to be added to w
-            output.direction = NOTHING
+            output.direction = np.zeros(state.D)
         output.phase, output.value, output.gap = L1Phase.LOOK, np.inf, np.inf
         output.num_solved = output.num_still = 0
         output.slopes = output.products = NOTHING
         output.columns = NO_NUMBERS
 
 
-def set_alone(state: L1State, model: Array, objective: Objective, *, is_alone: bool) -> None:
-    """Directions come from the columns of one task from now on, or again from products."""
-    if state.from_columns == is_alone:
-        return
-    state.from_columns = is_alone
-    for w, output in zip(model.reshape(len(state.outputs), -1), state.outputs, strict=True):
-        if output.phase in (L1Phase.MULTIPLY, L1Phase.SOLVE):
-            _begin_solution(state, w, output, objective)
-
-
-def advance(state: L1State, model: Array, sums: Array, objective: Objective) -> Array:
+def advance(state: L1State, objective: Objective, model: Array, sums: Array, weight: float) -> Array:
     """Go on from the sums of a pass.
 
     Args:
         state: Of the pass; changed in place.
-        model: w of all outputs, shape (outputs * D,).
-        sums: See `L1State.sums_size`.
         objective: Of each output.
+        model: w of all outputs, shape (outputs * D,).
+        sums: See `state`.
+        weight: Tasks that have summed something up.
 
     Returns:
         The new w, of the same shape.
@@ -120,33 +100,27 @@ def advance(state: L1State, model: Array, sums: Array, objective: Objective) -> 
     num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0:  # the pass is made again
         return model
-    following = model.copy()
-    rows_of_w = following.reshape(len(state.outputs), -1)
-    parts = state.parts(sums)
-    if state.is_looking:
-        if num_rows != state.num_rows:  # other rows, and another objective
-            state.num_rows, state.num_refused = num_rows, 0
-        _looked(state, sums[HEAD : HEAD + 2 * state.D], parts[0], objective)
-        for w, output, part in zip(rows_of_w, state.outputs, parts, strict=True):
-            _begin(state, w, output, part, objective)
-        return following
-    if state.reads_rows and num_rows != state.num_rows:  # rows were lost or have come back: another objective
-        _restart(state)
+    if not (state.is_looking or state.is_at_rest or num_rows == state.num_rows):
+        _restart(state)  # rows were lost or have come back: another objective
         return model
-    is_turned = False
-    for w, output, part in zip(rows_of_w, state.outputs, parts, strict=True):
-        if output.phase is L1Phase.EVALUATE:
-            _evaluated(state, w, output, part, objective)
+    following, parts, is_look = model.copy(), state.parts(sums), state.is_looking
+    state.is_alone = num_alone > 0
+    if is_look:
+        if num_rows != state.num_rows:
+            state.num_rows, state.num_refused = num_rows, 0
+        _looked(state, sums[HEAD : HEAD + 2 * state.D], parts[0][state.D :], objective)
+    for w, output, part in zip(following.reshape(-1, state.D), state.outputs, parts, strict=True):
+        if is_look:
+            _begin(state, w, output, part, weight, objective)
+        elif output.phase is L1Phase.EVALUATE:
+            _evaluated(state, w, output, part, weight, objective)
         elif output.phase is L1Phase.MULTIPLY:
-            output.products, output.phase = part.copy(), L1Phase.SOLVE
-        elif output.phase is L1Phase.SOLVE:
-            is_turned |= not _solved(state, w, output, part)
-        elif output.phase is L1Phase.SEARCH:
-            _searched(w, output, part, objective)
-        if num_alone and output.phase is L1Phase.SOLVE and not state.from_columns:
-            _solved(state, w, output, solution(state, output, w, objective))
-    if is_turned:  # a task whose turn it was has no chunks, and so no part in an iteration
-        state.turn += 1
+            output.products = part.copy()
+            _solve(state, w, output, objective)
+        elif output.phase is L1Phase.COLUMNS and state.is_alone:
+            _go(state, output, part.copy())
+        elif output.phase is L1Phase.COLUMNS:  # another task has come while this one was at work
+            _begin_solution(state, w, output, objective)
     return following
 
 
@@ -163,55 +137,78 @@ def _looked(state: L1State, sums: Array, part: Array, objective: Objective) -> N
     state.norms = np.sqrt(squares)
 
 
-def _begin(state: L1State, w: Array, output: OutputState, part: Array, objective: Objective) -> None:
+def _begin(state: L1State, w: Array, output: OutputState, part: Array, weight: float, objective: Objective) -> None:
     """Without weights the best intercept is known, if it is not penalised; `w` is written.
 
     Where samples of one side have no weight at all, the other side is all there is to say.
     """
-    plus, minus = part.tolist()
-    if len(output.direction):  # what the last certificate had beside w
-        w += output.direction
+    w += part[: state.D] / weight  # what the last certificate had beside w
+    plus, minus = part[state.D :].tolist()
     if objective.has_free_intercept and not state.is_parabola and (plus > 0) != (minus > 0):
         w[:-1], w[-1] = 0.0, -LEFT_OUT if plus > 0 else LEFT_OUT
     elif objective.has_free_intercept and not w[:-1].any() and (state.is_parabola or (plus > 0 and minus > 0)):
         # Of libm's logarithm the last digit depends on the processor, and every task has to find the same.
         w[-1] = state.target_mean if state.is_parabola else float(Decimal(plus / minus).ln())
-    output.phase, output.is_chosen = L1Phase.EVALUATE, True
-    output.direction = np.zeros(len(w))
+    _look_again(state, output)
 
 
-def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objective: Objective) -> None:
+def _look_again(state: L1State, output: OutputState) -> None:
+    """Evaluate w itself."""
+    output.phase, output.reach, output.direction = L1Phase.EVALUATE, 0.0, np.zeros(state.D)
+
+
+def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, weight: float, objective: Objective) -> None:
     """Take the step if it is good enough; `w` is written."""
-    size = SlopeSums.size(state.num_sides, len(w))
-    sums = SlopeSums.of(part[:size], state.num_sides)
-    direction = output.direction
-    there = w + direction
-    penalty = objective.penalty(there)
-    value = float(sums.losses.sum()) + penalty
-    if not output.is_chosen:
-        foretold = penalty - objective.penalty(w) - dot(output.slopes, direction)
-        if not value <= output.value + ARMIJO * min(foretold, 0.0) + ROUNDING * abs(output.value):
-            output.phase = L1Phase.SEARCH
-            return
-        output.damping = output.damping / FACTOR if output.damping >= LEAST_DAMPING else 0.0
-    w[:] = there
-    before, old = output.gap, output.value
-    output.value, output.slopes, output.direction = value, sums.v.sum(axis=0), np.zeros(0)
-    if state.is_parabola:
-        sums = sums.centred(state.means)
-    sides, primal = objective.factors(sums.v), max(value, state.floor)
-    factor, gap = objective.factor_and_gap(w, value, sums, sides)
-    output.gap = gap / primal
-    output.plus, output.minus = factor * float(sides[0]), factor * float(sides[-1])
-    if _is_good(state, w, output, objective) or _is_still(state, output, before, old, objective.tol):
-        output.phase = L1Phase.REST
+    direction, end = part[: state.D] / weight, state.D + state.evaluation_size
+    sums = part[state.D : end].reshape(state.num_sides, -1)
+    if output.reach and not _leads_on(direction):
+        output.phase, output.direction = L1Phase.REST, np.zeros(state.D)
         return
-    most_left = MOST_OF_PARABOLA if state.is_parabola else MOST_LEFT
-    output.accuracy = min(most_left, output.gap) if np.isfinite(output.gap) else most_left
-    if len(part) > size:
-        output.products, output.phase = part[size:].copy(), L1Phase.SOLVE
+    there = w + direction
+    there[np.abs(there) <= SAME * np.abs(w)] = 0.0
+    penalty = objective.penalty(there)
+    value, before, old = float(sums[:, 0].sum()) + penalty, output.gap, output.value
+    if output.reach and not state.is_parabola:
+        slope = min(penalty - objective.penalty(w) - dot(output.slopes, direction), 0.0)
+        if not value <= old + ARMIJO * slope + ROUNDING * abs(old):
+            _shorten(state, output, direction, slope, value - old)
+            return
+        if output.reach < SHORT:
+            output.damping = max(output.damping * DAMPED, FIRST_DAMPING)
+        elif output.reach == 1.0:
+            output.damping = output.damping / DAMPED if output.damping > ARMIJO * FIRST_DAMPING else 0.0
+    w[:] = there
+    output.value, output.slopes, output.direction = value, sums[:, 2:].sum(axis=0), np.zeros(state.D)
+    if state.is_parabola:  # less the mean of the slopes
+        mean = float(sums[0, -1])
+        sums = sums - np.concatenate([[0.5 * mean * mean, -mean * mean], mean * state.means])
+    sides, gap = objective.scaled(w, value, sums)
+    output.gap, output.plus, output.minus = gap / max(value, state.floor), float(sides[0]), float(sides[-1])
+    tol = objective.tol if state.is_parabola else ROUNDING
+    patience = 1 if state.is_parabola and not output.is_rough else PATIENCE
+    is_still = output.num_solved > 0 and not has_progress(output.gap, value, before, old, tol=tol)
+    output.num_still = output.num_still + 1 if is_still else 0
+    if _is_good(state, w, output, objective) or output.num_still >= patience:  # what more steps bring is rounding
+        output.phase = L1Phase.REST
+    elif len(part) > end:
+        output.products = part[end:].copy()
+        _solve(state, w, output, objective)
     else:
-        _begin_solution(state, w, output, objective, is_poor=not output.gap <= LEAST_FALL * before)
+        _begin_solution(state, w, output, objective)
+
+
+def _leads_on(direction: Array) -> bool:
+    return bool(direction.any() and np.isfinite(direction).all())
+
+
+def _shorten(state: L1State, output: OutputState, direction: Array, slope: float, rise: float) -> None:
+    """Go a part of the way, given the objective's slope at its beginning and what it has risen by at its end."""
+    share = max(0.5 * slope / (slope - rise), 0.5 * SHORT) if np.isfinite(rise) else 0.5 * SHORT
+    output.reach, output.direction = share * output.reach, share * direction
+    if output.reach < LEAST_REACH:  # damped by all the curvature there may be it leads down, but for rounding
+        _look_again(state, output)
+        output.phase = L1Phase.EVALUATE if output.damping < 1.0 else L1Phase.REST
+        output.damping = max(output.damping * DAMPED**2, FIRST_DAMPING)
 
 
 def _is_good(state: L1State, w: Array, output: OutputState, objective: Objective) -> bool:
@@ -225,44 +222,32 @@ def _is_good(state: L1State, w: Array, output: OutputState, objective: Objective
     return bool(w[:-1].any()) or float(np.max(np.abs(slopes), initial=0.0)) <= objective.l1
 
 
-def _is_still(state: L1State, output: OutputState, before: float, old: float, tol: float) -> bool:
-    """Whether steps bring nothing more: a solution of the squared loss, or some in a row of another one."""
-    if state.is_parabola:
-        is_last = output.num_solved > 1 and not output.is_rough
-        return is_last and not has_progress(output.gap, output.value, before, old, tol=tol)
-    is_lower = output.value < old * (1.0 - ROUNDING)
-    output.num_still = 0 if is_lower or output.gap <= STILL * before else output.num_still + 1
-    return output.num_still >= MOST_STILL
-
-
 def _centred(state: L1State, output: OutputState, objective: Objective) -> Array:
     """The slopes of penalised columns; of the squared loss those of columns less their means."""
     slopes = output.slopes - output.slopes[-1] * state.means if state.is_parabola else output.slopes
     return objective.penalised(slopes)
 
 
-def _begin_solution(
-    state: L1State, w: Array, output: OutputState, objective: Objective, *, is_poor: bool = False
-) -> None:
+def _begin_solution(state: L1State, w: Array, output: OutputState, objective: Objective) -> None:
     """From the columns of one task, from products of a working set, or from those that are kept and not too rough."""
-    if state.from_columns:
-        output.products, output.columns = NOTHING, NO_NUMBERS
-        output.phase = L1Phase.SOLVE
+    if state.has_columns and state.is_alone:
+        output.phase = L1Phase.COLUMNS
         return
     columns = output.columns if state.is_whole else _chosen(state, w, output, objective)
-    is_known = state.is_parabola and len(output.products) > 0 and np.isin(columns, output.columns).all()
-    if is_known and is_poor and output.is_rough and output.num_solved:
+    is_known = len(output.products) > 0 and np.isin(columns, output.columns).all()
+    if is_known and output.is_rough and output.num_still:  # float32 has no room for more
         is_known, output.is_rough, columns = False, False, output.columns
-    if not is_known:
-        output.products, output.columns = NOTHING, columns
-    output.phase = L1Phase.SOLVE if is_known else L1Phase.MULTIPLY
+    if is_known:
+        _solve(state, w, output, objective)
+    else:
+        output.products, output.columns, output.phase = NOTHING, columns, L1Phase.MULTIPLY
 
 
 def _chosen(state: L1State, w: Array, output: OutputState, objective: Objective) -> Array:
     """The columns of the next working set, ascending, int64."""
     weights, norms = objective.penalised(w), objective.penalised(state.norms)
     slopes = _centred(state, output, objective) - objective.l2 * weights
-    room = state.most_columns - len(w) + len(slopes)
+    room = most_block_columns(len(state.outputs)) - len(w) + len(slopes)
     columns = working_set(slopes, weights, norms, l1=objective.l1, first=FIRST_COLUMNS, most=room)
     return np.append(columns, np.arange(len(slopes), len(w)))  # the intercept, where it is not penalised
 
@@ -274,22 +259,48 @@ def damping(state: L1State, output: OutputState, objective: Objective) -> Array:
     return output.damping * objective.loss.most_curvature * state.norms**2
 
 
-def solution(
-    state: L1State, output: OutputState, w: Array, objective: Objective, *, is_spent: Callable[[], bool] = lambda: False
-) -> Array:
-    """Find where the second order model with the penalties is least over the weights of W.
+def accuracy(output: OutputState) -> float:
+    """Return the share of how far slopes are off that a solution may leave."""
+    return min(MOST_LEFT, output.gap) if np.isfinite(output.gap) else MOST_LEFT
+
+
+def _solve(state: L1State, w: Array, output: OutputState, objective: Objective) -> None:
+    """Find where the second order model is least over the weights of W, and go there; `w` is written at the end."""
+    places = output.columns if len(output.columns) else np.arange(state.D)
+    direction = np.zeros(state.D)
+    direction[places], is_found = _solution(state, output, places, w[places], objective)
+    if not state.is_parabola:
+        output.products, output.columns = NOTHING, NO_NUMBERS
+    is_last = state.is_alone and state.is_parabola and state.is_whole and is_found
+    is_last = is_last and not (output.is_rough and output.num_solved == 0)
+    _go(state, output, direction)
+    if output.phase is L1Phase.EVALUATE and (state.has_last_word or is_last):
+        output.phase, output.plus, output.minus = L1Phase.REST, 1.0, 1.0
+        if not state.has_last_word:
+            w += direction
+            output.direction = np.zeros(state.D)
+
+
+def _go(state: L1State, output: OutputState, direction: Array) -> None:
+    """Evaluate the end of a direction, or rest where it leads nowhere: nothing is left that rounding does not hide."""
+    output.phase, output.reach, output.direction = L1Phase.EVALUATE, 1.0, direction
+    output.num_solved += 1
+    if state.is_alone and not _leads_on(direction):  # else all tasks find that out from its mean
+        output.phase, output.direction = L1Phase.REST, np.zeros(state.D)
+
+
+def _solution(state: L1State, output: OutputState, places: Array, w: Array, objective: Objective) -> tuple[Array, bool]:
+    """Find where the second order model with the penalties is least over the weights w in these places.
 
     Returns:
-        The sums of a pass in phase SOLVE: 1, whether it was found, and the changes of w, shape (2 + h,).
+        Changes of w, and whether they lead to the solution.
     """
-    places = output.columns if len(output.columns) else np.arange(len(w))
-    size = len(places) - objective.has_free_intercept
+    size, l1, l2 = len(places) - objective.has_free_intercept, objective.l1, objective.l2
     num_products = size * (size + 1) // 2
     H, damped = symmetric(output.products[:num_products], size), damping(state, output, objective)[places]
-    if output.is_rough:
-        H.ravel()[:: size + 1] *= 1.0 + ROUGH_DIAGONAL
+    H.ravel()[:: size + 1] *= 1.0 + ROUGH_DIAGONAL * output.is_rough
     H.ravel()[:: size + 1] += damped[:size]
-    q, w, l1, l2 = output.slopes[places], w[places], objective.l1, objective.l2
+    q = output.slopes[places]
     with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
         if objective.has_free_intercept:
             # The best intercept for any weights is known: what is left are columns centred by their curvatures.
@@ -304,53 +315,11 @@ def solution(
         if state.has_last_word:
             found, is_found = step_with_signs(H, q, w, l1=l1, l2=l2), True
         else:
-            worst, least = worst_slope(q, w, l1, l2), SLOPE_SHARE * objective.tol * l1
-            is_exact = state.is_whole if state.is_parabola else len(H) <= MOST_EXACT
-            enough = 0.0 if is_exact else max(least, output.accuracy * worst)
-            accuracy = least if state.is_parabola else LEAST_ACCURACY * worst
-            found, is_found = minimise(H, q, w, l1=l1, l2=l2, enough=enough, accuracy=accuracy, is_spent=is_spent)
+            least = SLOPE_SHARE * objective.tol * l1
+            most = least if state.is_parabola else max(least, accuracy(output) * worst_slope(q, w, l1, l2))
+            is_exact = state.is_whole if state.is_parabola else size <= FIRST_COLUMNS
+            found, is_found = minimise(H, q, w, l1=l1, l2=l2, enough=0.0 if is_exact else most, accuracy=most)
             found -= w
         if objective.has_free_intercept:
             found = np.append(found, offset - means @ found)
-    return np.concatenate([[1.0, is_found], found])
-
-
-def _solved(state: L1State, w: Array, output: OutputState, part: Array) -> bool:
-    """Whether a task has solved; `w` is written where nothing is left to be looked at."""
-    if not part[0]:
-        return False
-    direction, places = np.zeros(len(w)), output.columns
-    direction[places if len(places) else slice(None)] = part[2:]
-    if not state.is_parabola:
-        output.products, output.columns = NOTHING, NO_NUMBERS
-    output.is_chosen, output.num_solved = state.is_parabola, output.num_solved + 1
-    if not direction.any() or not np.isfinite(direction).all():  # nothing is left that rounding does not hide
-        output.phase = L1Phase.REST
-        return True
-    is_last = state.is_parabola and state.is_whole and part[1] and (not output.is_rough or output.num_solved > 1)
-    output.direction, output.phase = direction, L1Phase.EVALUATE
-    if state.has_last_word or is_last:
-        output.phase, output.plus, output.minus = L1Phase.REST, 1.0, 1.0
-        if not state.has_last_word:
-            w += direction
-            output.direction = NOTHING
-    return True
-
-
-def _searched(w: Array, output: OutputState, part: Array, objective: Objective) -> None:
-    """The share of the direction at which the objective is least; none where it is nowhere less than at w."""
-    values = [
-        losses + objective.penalty(w + share * output.direction) if np.isfinite(losses) else np.inf
-        for share, losses in zip(SHARES, part.tolist(), strict=True)
-    ]
-    best = min(range(len(values)), key=values.__getitem__)
-    if values[best] >= output.value:
-        # Damped by all the curvature there may be, a direction does lead down, but for rounding.
-        output.phase = L1Phase.EVALUATE if output.damping < 1.0 else L1Phase.REST
-        output.damping, output.is_chosen = max(output.damping * FACTOR**2, FIRST_DAMPING), True
-        output.direction = np.zeros(len(w) if output.phase is L1Phase.EVALUATE else 0)
-        return
-    if SHARES[best] < SHORT:
-        output.damping = max(output.damping * FACTOR, FIRST_DAMPING)
-    output.direction = SHARES[best] * output.direction
-    output.phase, output.is_chosen = L1Phase.EVALUATE, True
+    return found, is_found

@@ -15,29 +15,24 @@ another one crosses 0 or all slopes are as they should be (the active set method
 "A new approach to variable selection in least squares problems"; it is what LARS does with one alpha).
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
+SLOPE_SHARE = 0.05
+"""Share of tol that slopes may be off at a solution, by l1."""
 MOST_ROUNDS = 500
 """Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
 SWEEPS = 100
 """Over the weights that are not 0, before an exact step; while their signs change much, sweeps are what helps."""
 MOST_CUTS = 3
 """Factors for one exact step, each with fewer weights than the one before."""
-PATIENT_ROUNDS = 10
-"""After which a solution will do whose signs still change, for rounding."""
-FEW_CHANGES = 1e-24
-"""Share of f(w0) that ends sweeps early."""
-SLOPE_ROUNDING = 1e-14
-"""Share of the largest slope at w = 0 that is rounding."""
-MOST_ENTRIES = 10
-"""Of each weight, one by one."""
-JITTER = 1e-10
-"""Share of the diagonal that is added where columns depend on each other."""
+PATIENCE = 10
+"""Rounds after which a solution will do whose signs still change, for rounding; entries of each weight, one by one."""
+ROUNDING = 1e-12
+"""Share of the largest slope at w = 0 that is rounding, and of the diagonal that is added where columns depend on each
+other; its square is the share of f(w0) that ends sweeps early."""
 
 
 def minimise(
@@ -49,7 +44,7 @@ def minimise(
     l2: float,
     enough: float,
     accuracy: float,
-    is_spent: Callable[[], bool],
+    most_rounds: int = MOST_ROUNDS,
 ) -> tuple[Array, bool]:
     """Minimise f.
 
@@ -60,7 +55,7 @@ def minimise(
         l1, l2: Factors of the penalties, >= 0.
         enough: Slopes that are off by at most this end it at once; 0 for a solution to rounding.
         accuracy: The same where signs do not come to rest.
-        is_spent: Whether to stop at the next chance.
+        most_rounds: Rounds of sweeps and an exact step.
 
     Returns:
         w, shape (h,), and whether it is the solution.
@@ -70,43 +65,36 @@ def minimise(
     is_singular, settled = False, np.full(len(q), np.nan)
     w, slopes = start.copy(), q.copy()
     everything = np.arange(len(w))
-    few = FEW_CHANGES * float(np.abs(q @ start) + np.max(q * q / np.maximum(H.diagonal() + l2, 1e-300), initial=0.0))
-    for number in range(MOST_ROUNDS):
+    few = ROUNDING**2 * float(np.abs(q @ start) + np.max(q * q / np.maximum(H.diagonal() + l2, 1e-300), initial=0.0))
+    for number in range(most_rounds):
         descend(H, everything, l1, l2, 1, 0.0, slopes, w)
         if not is_singular and np.array_equal(np.sign(w), settled):
             return w, True
-        if worst_slope(slopes, w, l1, l2) <= (enough if number < PATIENT_ROUNDS else max(enough, accuracy)):
+        if worst_slope(slopes, w, l1, l2) <= (enough if number < PATIENCE else max(enough, accuracy)):
             return w, True
-        if is_spent():
-            return w, False
-        if is_singular and number >= PATIENT_ROUNDS:
-            return _one_by_one(H, q, start, l1=l1, l2=l2, accuracy=max(enough, accuracy), is_spent=is_spent)
+        if is_singular and number >= PATIENCE:
+            return _one_by_one(H, q, start, l1=l1, l2=l2, accuracy=max(enough, accuracy))
         descend(H, np.flatnonzero(w), l1, l2, SWEEPS, few, slopes, w)
-        settled, is_exact = np.sign(w), None
-        for _ in range(MOST_CUTS):
-            is_exact = _go(H, l1, l2, settled, slopes, w)
-            if is_exact is not None:
-                break
-        is_singular = not is_exact
+        settled = np.sign(w)
+        steps = (_go(H, l1, l2, settled, slopes, w) for _ in range(MOST_CUTS))
+        is_singular = not next((is_exact for is_exact in steps if is_exact is not None), False)
         slopes = q - (w - start) @ H
     return w, False
 
 
-def _one_by_one(
-    H: Array, q: Array, start: Array, *, l1: float, l2: float, accuracy: float, is_spent: Callable[[], bool]
-) -> tuple[Array, bool]:
+def _one_by_one(H: Array, q: Array, start: Array, *, l1: float, l2: float, accuracy: float) -> tuple[Array, bool]:
     """Minimise f from w0 over weights that enter one by one."""
     w, signs, slopes = start.copy(), np.sign(start), q.copy()
-    enough = max(accuracy, SLOPE_ROUNDING * float(np.max(np.abs(q), initial=0.0)))
-    for _ in range(MOST_ENTRIES * len(w)):
-        while (is_exact := _go(H, l1, l2, signs, slopes, w)) is None and signs.any() and not is_spent():
+    enough = max(accuracy, ROUNDING * float(np.max(np.abs(q), initial=0.0)))
+    for _ in range(PATIENCE * len(w)):
+        while (is_exact := _go(H, l1, l2, signs, slopes, w)) is None and signs.any():
             pass
         slopes = q - H @ (w - start)
         excess = np.where(signs != 0, -np.inf, np.abs(slopes) - l1)
         entering = int(np.argmax(excess))
         if not excess[entering] > enough:
             return w, worst_slope(slopes, w, l1, l2) <= 2 * enough
-        if is_exact is None or is_spent():
+        if is_exact is None:
             break
         signs[entering] = np.sign(slopes[entering])
     return w, False
@@ -149,9 +137,9 @@ def _go(H: Array, l1: float, l2: float, signs: Array, slopes: Array, w: Array) -
 def step_with_signs(H: Array, q: Array, w: Array, *, l1: float, l2: float) -> Array:
     """Return the step from w to the minimum over the weights that are not 0, with their signs, shape (h,)."""
     step, active = np.zeros(len(w)), np.flatnonzero(w)
-    found, _ = _solved(H[np.ix_(active, active)], l2, q[active] - l2 * w[active] - l1 * np.sign(w[active]))
-    if found is not None:
-        step[active] = found
+    if len(active):
+        found, _ = _solved(H[np.ix_(active, active)], l2, q[active] - l2 * w[active] - l1 * np.sign(w[active]))
+        step[active] = 0.0 if found is None else found
     return step
 
 
@@ -162,7 +150,7 @@ def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]
         return None, False
     scale = 1.0 / np.sqrt(diagonal)
     scaled = matrix * scale * scale[:, None]
-    for jitter in (0.0, JITTER):
+    for jitter in (0.0, ROUNDING):
         np.fill_diagonal(scaled, 1.0 + jitter)
         factor = cholesky_factor(scaled)
         if factor is not None:

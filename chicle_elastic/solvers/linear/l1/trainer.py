@@ -1,25 +1,21 @@
 """Models with an l1 penalty: the objective, the method, and when to stop. See `objective` and `steps`."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import Context, Report, Solver, Summed
+from chicle_elastic.solvers.base import Context, Report, Solver
 from chicle_elastic.solvers.linear.certified import CertifiedTrainer, one_output
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, credible
-from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1State
-from chicle_elastic.solvers.linear.methods import (
-    CHEAP_COLUMNS,
-    CHEAP_PRODUCTS,
-    MOST_COLUMNS,
-    is_narrow,
-    most_block_columns,
-)
+from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1State, OutputState
+from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS, MOST_COLUMNS, is_narrow
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.progress import NOTHING
 
 
 class ColumnsTrainer(CertifiedTrainer):
@@ -28,6 +24,7 @@ class ColumnsTrainer(CertifiedTrainer):
     C: float = 1.0
     class_weights: tuple[float, ...] | None = None
     state_type = L1State
+    steps: ClassVar[Any] = steps
     sums = ("rows",)
     sums_by_output = "loss", "dual", "size"
 
@@ -47,59 +44,29 @@ class ColumnsTrainer(CertifiedTrainer):
 
         return L1Solver(ctx, self)
 
-    def _is_whole(self, schema: DataSchema) -> bool:
-        """Whether W always has all columns: their products fit into a message, and cost little beside the rows."""
-        D = schema.num_features + 1
-        is_once = self.problem.loss is None
-        is_cheap = is_once or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
-        return is_cheap and is_narrow(schema, self.num_outputs(schema))
-
-    def _is_from_columns(self, schema: DataSchema, num_tasks: int) -> bool:
-        """Whether one task has all rows, and their columns are the way to go."""
-        is_alone = num_tasks == 1 and schema.kind == "csr" and self.problem.loss is not None
-        return is_alone and not is_narrow(schema, self.num_outputs(schema))
-
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
-        """Begin with a look at the data; the task that is alone may come, or no more be."""
-        progress, is_alone = super().begin(schema, model, progress, num_tasks), self._is_from_columns(schema, num_tasks)
-        if L1State.look(progress).from_columns == is_alone:
-            return progress
-        state = L1State.take(progress)
-        steps.set_alone(state, model, self.problem, is_alone=is_alone)
-        return state.encode()
-
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> L1State:
-        outputs = self.num_outputs(schema)
-        return L1State.fresh(
-            outputs,
-            schema.num_features + 1,
-            self.problem,
-            is_whole=self._is_whole(schema),
-            is_rough=schema.dtype != "float64" and schema.kind != "csr",
-            most_columns=most_block_columns(outputs),
+        num_outputs, D, objective = self.num_outputs(schema), schema.num_features + 1, self.problem
+        is_parabola, is_sparse = objective.loss is None, schema.kind == "csr"
+        is_cheap = is_parabola or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
+        output = OutputState(is_rough=schema.dtype != "float64" and not is_sparse, direction=np.zeros(D))
+        return L1State(
+            is_whole=is_cheap and is_narrow(schema, num_outputs),
+            is_parabola=is_parabola,
+            has_columns=is_sparse and not is_parabola and not is_narrow(schema, num_outputs),
+            num_sides=objective.num_sides,
+            D=D,
+            outputs=[replace(output) for _ in range(num_outputs)],
         )
-
-    def _reopen(self, state: L1State, model: Array) -> None:
-        steps.reopen(state)
-
-    def _step(self, state: L1State, model: Array, summed: Summed) -> Array:
-        return steps.advance(state, model, summed.delta, self.problem)
-
-    def reads_all(self, progress: Array) -> bool:
-        """Say no where tasks find directions."""
-        return not L1State.is_of(progress) or bool(L1State.look(progress).reads_rows)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
-        outputs, D = self.num_outputs(schema), schema.num_features + 1
-        products = f"products of {D} columns and {outputs} output{'s' if outputs > 1 else ''}"
-        if self._is_whole(schema):
+        state, outputs = self._first_state(schema, NOTHING, num_tasks), self.num_outputs(schema)
+        products = f"products of {state.D} columns and {outputs} output{'s' if outputs > 1 else ''}"
+        if state.is_whole:
             return f"a proximal Newton method on chunks, because {products} cost little"
-        do_not_fit = f"{products} do not fit into a message"
-        if self._is_from_columns(schema, num_tasks):
-            return f"a proximal Newton method on the columns of one task, because {do_not_fit}"
-        reason = f"{products} would take long" if is_narrow(schema, outputs) else do_not_fit
-        return f"a proximal Newton method with a working set of columns, because {reason}"
+        way = "on the columns of one task" if num_tasks == 1 and state.has_columns else "with a working set of columns"
+        reason = "would take long" if is_narrow(schema, outputs) else "do not fit into a message"
+        return f"a proximal Newton method {way}, because {products} {reason}"
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
         """P and D per output at a certificate, each of shape (outputs,), float64.
