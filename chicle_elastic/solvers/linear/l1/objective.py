@@ -70,6 +70,11 @@ class Objective:
         l2 = 0.5 * self.l2 * squared(w) if self.l2 else 0.0
         return self.l1 * dot(np.abs(w), np.ones(len(w))) + l2
 
+    def penalty_slope(self, w: Array, direction: Array) -> float:
+        """Return the derivative of the penalty at w along a direction."""
+        w = self.penalised(w)
+        return dot(self.l1 * np.sign(w) + self.l2 * w, direction[: len(w)])
+
     @property
     def num_sides(self) -> int:
         """2 where the duals of the two classes get factors of their own, else 1."""

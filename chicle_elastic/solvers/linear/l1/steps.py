@@ -6,8 +6,8 @@
 
     EVALUATE   Losses at the end of the direction, and the slopes of all columns. The end becomes w if the objective has
                fallen enough there (Armijo's rule); these slopes give the gap, and the next direction. Else the next
-               pass evaluates a part of the direction, where a parabola through what is known is least. If that is a
-               small part, the next models are damped.
+               pass evaluates a part of the direction, where a cubic through what is known is least. If that is a small
+               part, the next models are damped (Levenberg and Marquardt).
     MULTIPLY   Second derivatives, weighted products of columns, of the working set W at w.
 
 Each task minimises the second order model, with the penalties as they are, over the weights of W from these sums alone
@@ -44,7 +44,7 @@ from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise, s
 from chicle_elastic.solvers.linear.l1.working_set import working_set
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
-from chicle_elastic.solvers.linear.newton.steps import DAMPED, LEAST_SHARE
+from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_SHARE
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
@@ -55,8 +55,6 @@ ROUNDING = SAME = 1e-14
 SHORT, LEAST_REACH = 0.2, 1e-6
 """Share of a direction below which it was much too long: the model does not foresee rows whose curvature begins there,
 as on separable data with the squared hinge. And below which it leads nowhere."""
-FIRST_DAMPING = 1e-2
-"""Damping after such a direction; what is far below it is none (Levenberg and Marquardt)."""
 MOST_LEFT = 0.1
 """Share of how far slopes are off that a solution may leave, less where the gap is smaller than that."""
 FIRST_COLUMNS = 256
@@ -171,12 +169,13 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, weigh
     if output.reach and not state.is_parabola:
         slope = min(penalty - objective.penalty(w) - dot(output.slopes, direction), 0.0)
         if not value <= old + ARMIJO * slope + ROUNDING * abs(old):
-            _shorten(state, output, direction, slope, value - old)
+            at_end = objective.penalty_slope(there, direction) - dot(sums[:, 2:].sum(axis=0), direction)
+            _shorten(state, output, direction, slope, value - old, at_end)
             return
         if output.reach < SHORT:
             output.damping = max(output.damping * DAMPED, FIRST_DAMPING)
         elif output.reach == 1.0:
-            output.damping = output.damping / DAMPED if output.damping > ARMIJO * FIRST_DAMPING else 0.0
+            output.damping = output.damping / DAMPED if output.damping > FIRST_DAMPING else 0.0
     w[:] = there
     output.value, output.slopes, output.direction = value, sums[:, 2:].sum(axis=0), np.zeros(state.D)
     if state.is_parabola:  # less the mean of the slopes
@@ -201,9 +200,12 @@ def _leads_on(direction: Array) -> bool:
     return bool(direction.any() and np.isfinite(direction).all())
 
 
-def _shorten(state: L1State, output: OutputState, direction: Array, slope: float, rise: float) -> None:
-    """Go a part of the way, given the objective's slope at its beginning and what it has risen by at its end."""
-    share = max(0.5 * slope / (slope - rise), 0.5 * SHORT) if np.isfinite(rise) else 0.5 * SHORT
+def _shorten(state: L1State, output: OutputState, direction: Array, slope: float, rise: float, at_end: float) -> None:
+    """Go a part of the way: to where the cubic is least that has these slopes and rises by that much."""
+    middle = slope + at_end - 3.0 * rise
+    root = np.sqrt(max(middle * middle - slope * at_end, 0.0))
+    share = 1.0 - (at_end + root - middle) / max(at_end - slope + 2.0 * root, TINY)
+    share = min(max(share, 0.5 * SHORT), 1.0 - 0.5 * SHORT) if np.isfinite(share) else 0.5 * SHORT
     output.reach, output.direction = share * output.reach, share * direction
     if output.reach < LEAST_REACH:  # damped by all the curvature there may be it leads down, but for rounding
         _look_again(state, output)
