@@ -242,19 +242,6 @@ def test_products_equal_their_numpy_forms(kind):
     np.testing.assert_allclose(total, expected["result"], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("csr")], indirect=True)
-def test_columns_of_sparse_rows_equal_their_numpy_form(kind, dtype):
-    """With the intercept column and without."""
-    case = Case(kind, 1, Loss.HINGE)
-    for last in (2, -1):
-        places = np.array([-1, 1, -1, 0, -1, last], np.int8)
-        result = np.zeros((20, 3), dtype)
-        expected = case.reference(products.column_values, range(20), places=places, result=result.copy())
-        products.column_values(case.rows, case.lengths, INTERCEPT, places, result)
-        np.testing.assert_array_equal(result, expected["result"])
-
-
 @pytest.mark.parametrize(
     ("indptr", "indices"),
     [

@@ -1,5 +1,6 @@
 """The Newton finish on wide sparse data."""
 
+import functools
 import warnings
 from dataclasses import replace
 
@@ -13,9 +14,8 @@ from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide.rows import CopiedRows
 from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
-from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
+from tests.solvers.click_rows import click_like, copied, fit, whole_of
 from tests.solvers.reference import primal_and_dual
 
 LOSSES = [Loss.HINGE, Loss.SQUARED_HINGE, Loss.LOGISTIC]
@@ -24,12 +24,12 @@ SMOOTH = LOSSES[1:]
 
 def finish_of(loss, X, y, upper, *, tau=None, tol=0.0):
     """A finish that begins at 0, its columns, X as an array that has the intercept column, and the signs."""
-    rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
     signs, alpha, whole = np.where(y == 1, 1.0, -1.0), np.zeros(X.shape[0]), whole_of(X)
+    rows, columns = copied(whole)
+    kind, outside = WideSmooth, np.zeros(len(columns))
     if loss is Loss.HINGE:
-        tau = tau or first_tau((whole * whole).sum(axis=1), upper, rows.least_tau)
-        return WideHinge(rows, signs, upper, alpha, tau=tau), columns, whole, signs
-    return WideSmooth(rows, loss, signs, upper, alpha, tol=tol), columns, whole, signs
+        kind = functools.partial(WideHinge, tau=tau or first_tau((whole * whole).sum(axis=1), upper, rows.least_tau))
+    return kind(rows, loss, signs, upper, alpha, outside=outside, tol=tol), columns, whole, signs
 
 
 def relative_gap(finish, columns, whole, signs, loss, upper):
@@ -140,13 +140,13 @@ def test_a_run_goes_on_where_a_wide_finish_left_off_when_tasks_join_and_leave(lo
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
 def test_large_data_stays_where_it_is_and_comes_to_the_same(loss, monkeypatch):
-    """As the copies of small data do, to the tolerance; no row is read from a copy."""
+    """As the copies of small data do, to the tolerance."""
     X, y = click_like()
     trainer = LinearTrainer(C=1.0, tol=1e-6, loss=loss)
     small = fit(trainer, InProcess(), X, y, 40)
-    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.local_newton.MOST_WIDE_VALUES", 0)
+    for name in ("rows", "local_newton"):
+        monkeypatch.setattr(f"chicle_elastic.solvers.linear.wide.{name}.MOST_COPIED_VALUES", 0)
     monkeypatch.setattr("chicle_elastic.solvers.linear.rows.SMALL_VALUES", 0)
-    monkeypatch.setattr(CopiedRows, "of", None)
     large = fit(trainer, InProcess(), X, y, 40)
     assert trainer.relative_gap(large.model, large.certificate) <= 1e-6
     np.testing.assert_allclose(large.model, small.model, atol=5e-3 * np.abs(small.model).max())

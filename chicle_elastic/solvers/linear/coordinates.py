@@ -21,8 +21,7 @@ from chicle_elastic.solvers.linear.race import (
 )
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES
-from chicle_elastic.solvers.linear.wide.local_newton import LocalNewton, step_work
+from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, step_work
 
 DESCENT, NEWTON = 0, 1
 """Methods of the race."""

@@ -56,14 +56,6 @@ class NewtonRows(Protocol):
         """sum_i weights_i x_i, shape (D,), float64."""
         ...
 
-    def times_many(self, vectors: Array) -> Array:
-        """`times` of each row of `vectors`, shape (n, num_rows), float64."""
-        ...
-
-    def weighted_sums(self, weights: Array) -> Array:
-        """`weighted_sum` with each row of `weights`, shape (n, D), float64."""
-        ...
-
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
         ...
@@ -136,16 +128,6 @@ class MergedRows:
         """See `NewtonRows`."""
         return np.asarray(weights @ self._matrix)
 
-    def times_many(self, vectors: Array) -> Array:
-        """See `NewtonRows`."""
-        if self.is_sparse:
-            return np.ascontiguousarray((self._matrix @ vectors.T).T)
-        return np.asarray(vectors @ self._matrix.T)
-
-    def weighted_sums(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.asarray(weights @ self._matrix)
-
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
         return self.weighted_sum(weights * self.times(vector))
@@ -188,6 +170,10 @@ class MergedRows:
             return _dense(self._matrix[which], columns).astype(_dtype(is_rough), copy=False)
         rows = np.asarray((self._in_float32() if is_rough else self._matrix).take(which, axis=0))
         return rows[:, columns] if len(columns) else rows
+
+    def taken(self, which: Array) -> Any:
+        """Copy the rows of these numbers, ascending; dense or CSR, float64."""
+        return self._matrix[which]
 
     def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
         """See `NewtonRows`."""
@@ -234,14 +220,6 @@ class ChunkedRows:
         result = np.zeros(self.num_columns)
         self._products.weighted_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
         return result
-
-    def times_many(self, vectors: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.times(vector) for vector in vectors])
-
-    def weighted_sums(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.weighted_sum(of_output) for of_output in weights])
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
@@ -334,20 +312,15 @@ class ChunkedRows:
                     part = block.rows[chosen]
                     into[...] = as_floats(part[:, features] if len(features) else part)
 
-    def column_values(self, columns: Array) -> Array:
-        """These columns of all rows, which are sparse, at most 64, ascending; shape (num_rows, len(columns)).
-
-        In float32, or in float64 where that is too small.
-        """
-        places = np.full(self.num_columns, -1, np.int8)
-        places[columns] = np.arange(len(columns))
-        lengths = self._tables.samples.lengths
-        for dtype in (np.float32, np.float64):
-            values = np.zeros((self.num_rows, len(columns)), dtype)
-            self._products.column_values(self._tables.rows, lengths, self._intercept, places, values)
-            if np.isfinite(values).all():
-                break
-        return values
+    def taken(self, which: Array) -> Any:
+        """Copy the rows of these numbers, ascending, which are sparse: CSR, float64."""
+        cuts, parts = np.searchsorted(which, self._starts), []
+        for number, block in enumerate(self._tables.keep_alive):
+            begin, end = int(cuts[number]), int(cuts[number + 1])
+            if begin < end:
+                parts.append(matrix_of(block.rows)[which[begin:end] - self._starts[number]])
+        column = scipy.sparse.csr_array(np.full((len(which), 1), self._intercept))
+        return scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
 
     def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
         """See `NewtonRows`; a copy where the rows are few, else those rows among all."""
@@ -375,14 +348,6 @@ class SomeRows:
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         return self._rows.weighted_sum(self._spread(weights))
-
-    def times_many(self, vectors: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.times(vector) for vector in vectors])
-
-    def weighted_sums(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.weighted_sum(of_output) for of_output in weights])
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""

@@ -52,22 +52,23 @@ class WideHinge(WideFinish):
         tau: Of the next step.
     """
 
+    most_fruitless = MOST_FRUITLESS
+
     def __init__(
         self,
         rows: WideRows,
+        loss: Loss,
         signs: Array,
         upper: Array,
         alpha: Array,
         *,
-        outside: Array | float = 0.0,
+        outside: Array,
+        other_duals: float = 0.0,
         tol: float = 0.0,
         tau: float,
     ) -> None:
-        self.tau = tau
-        super().__init__(rows, Loss.HINGE, signs, upper, alpha, outside=outside, tol=tol, most_fruitless=MOST_FRUITLESS)
-        self._centers = alpha
-        self._num_inner = 0
-        self._shift = np.broadcast_to(outside, rows.num_columns)
+        self.tau, self._num_inner = tau, 0
+        super().__init__(rows, loss, signs, upper, alpha, outside=outside, other_duals=other_duals, tol=tol)
 
     def _duals(self, margins: Array) -> Array:
         free = 1.0 - margins
@@ -88,7 +89,7 @@ class WideHinge(WideFinish):
         inner, inner_of_a = self._point - self._outside, self._w_of_duals - self._outside
         left = inner - inner_of_a
         primal = 0.5 * float(inner @ inner) + self._losses(self._margins)
-        dual = float(duals.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(np.dot(inner_of_a, self._shift))
+        dual = float(duals.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(inner_of_a @ self._outside)
         self._num_inner += 1
         if 0.5 * float(left @ left) > INNER_SHARE * (primal - dual):
             if self._num_inner >= MOST_INNER:
@@ -105,6 +106,7 @@ class WideHinge(WideFinish):
         self.tau *= SHORTER
         self._num_inner = self._num_fruitless = 0  # else digits do not end at C=1e5: a smaller tau is worth a try
         self._go_back()
+        self._look()
 
     def _go_back(self) -> None:
         self._centers = self.alpha

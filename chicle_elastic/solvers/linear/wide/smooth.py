@@ -8,9 +8,8 @@ each other.
 import math
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY, Loss, slopes_of
+from chicle_elastic.solvers.linear.objectives import TINY, slopes_of
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
-from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 LEAST_ETA, MOST_ETA = 1e-2, 0.3
 """Residual of conjugate gradients as a share of the gradient, in the norm of the preconditioner."""
@@ -20,20 +19,15 @@ MOST_FRUITLESS = 30
 
 
 class WideSmooth(WideFinish):
-    """See `WideFinish`; over all rows of the only task.
+    """See `WideFinish`; phi is P."""
 
-    Args:
-        loss: The squared hinge, or logistic.
-    """
-
-    def __init__(self, rows: WideRows, loss: Loss, signs: Array, upper: Array, alpha: Array, *, tol: float) -> None:
-        super().__init__(rows, loss, signs, upper, alpha, tol=tol, most_fruitless=MOST_FRUITLESS)
+    most_fruitless = MOST_FRUITLESS
 
     @property
     def relative_left(self) -> float:
         """The gap of the best duals and the w of the last step, which falls with every step."""
-        dual = self._primal - self.gap
-        gap = min(self.gap, max(self._primal_at_point() - dual, 0.0))
+        dual = self.primal - self.gap
+        gap = min(self.gap, max(self._primal_at(self._margins, self._point) - dual, 0.0))
         return float(gap / max(gap + dual, TINY))
 
     def _duals(self, margins: Array) -> Array:
@@ -43,6 +37,6 @@ class WideSmooth(WideFinish):
         return slopes_of(self._loss, margins, self._upper)[1]
 
     def _eta(self, gradient: Array) -> float:
-        left = 0.5 * float(gradient @ gradient) / max(self._primal, TINY)
-        landing = LANDING * self._tol * self._primal / max(self.gap, TINY)
+        left = 0.5 * float(gradient @ gradient) / max(self.primal, TINY)
+        landing = LANDING * self._tol * self.primal / max(self.gap, TINY)
         return min(max(math.sqrt(min(max(left, landing), 1.0)), LEAST_ETA), MOST_ETA)
