@@ -43,38 +43,6 @@ def row_products(
 
 
 @kernel
-def chosen_products(
-    rows,
-    lengths,
-    intercept,
-    chosen,
-    vector,
-    result,  # OUT
-):
-    """<x_i, vector> of some rows.
-
-    Args:
-        rows, lengths, intercept, vector: As in `row_products`.
-        chosen: Numbers of the rows among all, ascending, shape (n,), int64.
-        result: Shape (n,), float64.
-
-    NumPy equivalent::
-
-        for position, i in enumerate(chosen):
-            result[position] = x(i) @ vector
-    """
-    place, offset = address_of(vector), intercept * vector[rows.num_features]
-    chunk, first = 0, 0
-    for position in range(len(chosen)):
-        while chosen[position] >= first + lengths[chunk]:
-            first += lengths[chunk]
-            chunk += 1
-        row = np.uintp(chosen[position] - first)
-        at = row_at(rows, chunk, row)
-        result[position] = row_dot(rows.kind, at, place, REAL) + offset
-
-
-@kernel
 def weighted_sum(
     rows,
     lengths,

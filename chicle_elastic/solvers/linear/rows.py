@@ -83,8 +83,8 @@ class NewtonRows(Protocol):
         """
         ...
 
-    def subset(self, which: Array, *, is_rough: bool = False) -> "NewtonRows":
-        """A matrix of the rows of these numbers, ascending; in float32 if rough, where that is a copy."""
+    def rough_copy(self, which: Array) -> "NewtonRows | None":
+        """Copy the rows of these numbers, ascending, in float32, where rough products then take less time."""
         ...
 
 
@@ -175,9 +175,8 @@ class MergedRows:
         """Copy the rows of these numbers, ascending; dense or CSR, float64."""
         return self._matrix[which]
 
-    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
-        """See `NewtonRows`."""
-        return self if len(which) == self._matrix.shape[0] else MergedRows(self._matrix[which])
+    def rough_copy(self, which: Array) -> None:
+        """See `NewtonRows`; small data is one already."""
 
 
 class ChunkedRows:
@@ -206,13 +205,6 @@ class ChunkedRows:
         """See `NewtonRows`."""
         result = np.empty(self._tables.num_rows)
         self._products.row_products(self._tables.rows, self._tables.samples.lengths, self._intercept, vector, result)
-        return result
-
-    def times_of(self, which: Array, vector: Array) -> Array:
-        """See `NewtonRows`."""
-        result = np.empty(len(which))
-        lengths = self._tables.samples.lengths
-        self._products.chosen_products(self._tables.rows, lengths, self._intercept, which, vector, result)
         return result
 
     def weighted_sum(self, weights: Array) -> Array:
@@ -265,14 +257,10 @@ class ChunkedRows:
             add_dense_products(parts, weights[weights != 0], ALL, intercept, out)
 
     def _is_copy_cheaper(self, num_rows: int) -> bool:
-        """Whether rough products of so many rows take less time with a dense copy."""
+        """Whether rough products of so many rows take less time with a dense copy, which memory has room for."""
         mean_entries = self._tables.num_values / self.num_rows
         is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
-        return is_cheaper and self._is_copied(num_rows)
-
-    def _is_copied(self, num_rows: int) -> bool:
-        """Whether so many rows may be copied."""
-        return self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
+        return is_cheaper and self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
 
     def _rough_copy(self) -> MergedRows:
         """Of sparse rows."""
@@ -322,58 +310,12 @@ class ChunkedRows:
         column = scipy.sparse.csr_array(np.full((len(which), 1), self._intercept))
         return scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
 
-    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
-        """See `NewtonRows`; a copy where the rows are few, else those rows among all."""
-        if is_rough and self._is_copy_cheaper(len(which)):
-            copy = self.dense(which, is_rough=True)
-            if np.isfinite(copy).all():
-                return MergedRows(copy, has_intercept=self._intercept != 0.0)
-        elif not is_rough and self._is_copied(len(which)):
-            return MergedRows(self.dense(which))
-        return self if len(which) == self._tables.num_rows else SomeRows(self, which)
-
-
-class SomeRows:
-    """Rows of a large matrix, where they are."""
-
-    def __init__(self, rows: ChunkedRows, which: Array) -> None:
-        self._rows = rows
-        self._which = which
-        self.num_rows, self.num_columns, self.is_sparse = len(which), rows.num_columns, rows.is_sparse
-
-    def times(self, vector: Array) -> Array:
+    def rough_copy(self, which: Array) -> NewtonRows | None:
         """See `NewtonRows`."""
-        return self._rows.times_of(self._which, vector)
-
-    def weighted_sum(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.weighted_sum(self._spread(weights))
-
-    def curved_product(self, weights: Array, vector: Array) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.curved_product(self._spread(weights), vector)
-
-    def squares_sum(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.squares_sum(self._spread(weights))
-
-    def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
-        """See `NewtonRows`."""
-        self._rows.add_products(self._spread(weights), columns, out, is_rough=is_rough)
-
-    def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.dense(self._which[which], columns, is_rough=is_rough)
-
-    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
-        """See `NewtonRows`."""
-        return self._rows.subset(self._which[which], is_rough=is_rough)
-
-    def _spread(self, weights: Array) -> Array:
-        """Weights of all rows, 0 for the others; shape (num_rows,)."""
-        spread = np.zeros(self._rows.num_rows)
-        spread[self._which] = weights
-        return spread
+        if not self._is_copy_cheaper(len(which)):
+            return None
+        copy = self.dense(which, is_rough=True)
+        return MergedRows(copy, has_intercept=self._intercept != 0.0) if np.isfinite(copy).all() else None
 
 
 def _room(size: int) -> tuple[Array, Array]:
