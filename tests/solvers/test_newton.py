@@ -1,7 +1,6 @@
 """Newton steps of one task over narrow rows: exact, duals stay feasible and consistent, and when they are worth it."""
 
 import dataclasses
-import functools
 import itertools
 
 import numpy as np
@@ -18,9 +17,9 @@ from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows
 from chicle_elastic.solvers.linear.tables import Bounds, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.wide.rows import WideRows
-from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 from tests.solvers.reference import primal_and_dual
 
@@ -40,7 +39,7 @@ class Case:
         self.upper = rng.uniform(1, 20, size=num_rows)
         self.upper[3] = 0.0
         self.rows = rows_of(self.X, [0, 40, 41, num_rows], kind, is_small=is_small)
-        kind = functools.partial(WideHinge, tau=10.0) if loss is Loss.HINGE else WideSmooth
+        kind = WideHinge if loss is Loss.HINGE else WideFinish
         exact, alpha = WideRows(self.rows, self.X.size, is_narrow=True), np.zeros(num_rows)
         self.finish = kind(exact, loss, self.signs, self.upper, alpha, outside=np.zeros(num_features + 1))
 
@@ -108,14 +107,14 @@ def test_the_direction_solves_the_dense_system(kind, num_features):
     Z = case.augmented() * np.sqrt(curvatures)[:, None]
     gradient = np.ones(num_features + 1)
     expected = -np.linalg.solve(np.eye(num_features + 1) + Z.T @ Z, gradient)
-    direction = WideRows(case.rows, 1, is_narrow=True).direction(curvatures, gradient, 0.0, lambda: False)
+    direction = WideRows(case.rows, 1, is_narrow=True).direction(curvatures, gradient, lambda: False)
     np.testing.assert_allclose(direction, expected, rtol=1e-7, atol=1e-9)
 
 
 def test_without_curved_rows_the_direction_is_the_gradient():
     """All duals at a bound: H is the identity."""
     case, gradient = Case(Loss.HINGE), np.arange(7.0)
-    direction = WideRows(case.rows, 1, is_narrow=True).direction(np.zeros(90), gradient, 0.0, lambda: False)
+    direction = WideRows(case.rows, 1, is_narrow=True).direction(np.zeros(90), gradient, lambda: False)
     np.testing.assert_array_equal(direction, -gradient)
 
 

@@ -1,6 +1,5 @@
 """The Newton finish on wide sparse data."""
 
-import functools
 import warnings
 from dataclasses import replace
 
@@ -13,8 +12,8 @@ from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
+from chicle_elastic.solvers.linear.wide.finish import WideFinish
+from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge
 from tests.solvers.click_rows import click_like, copied, fit, whole_of
 from tests.solvers.reference import primal_and_dual
 
@@ -22,13 +21,11 @@ LOSSES = [Loss.HINGE, Loss.SQUARED_HINGE, Loss.LOGISTIC]
 SMOOTH = LOSSES[1:]
 
 
-def finish_of(loss, X, y, upper, *, tau=None, tol=0.0):
+def finish_of(loss, X, y, upper, *, tol=0.0):
     """A finish that begins at 0, its columns, X as an array that has the intercept column, and the signs."""
     signs, alpha, whole = np.where(y == 1, 1.0, -1.0), np.zeros(X.shape[0]), whole_of(X)
     rows, columns = copied(whole)
-    kind, outside = WideSmooth, np.zeros(len(columns))
-    if loss is Loss.HINGE:
-        kind = functools.partial(WideHinge, tau=tau or first_tau((whole * whole).sum(axis=1), upper, rows.least_tau))
+    kind, outside = WideHinge if loss is Loss.HINGE else WideFinish, np.zeros(len(columns))
     return kind(rows, loss, signs, upper, alpha, outside=outside, tol=tol), columns, whole, signs
 
 
@@ -91,7 +88,7 @@ def test_rows_that_occur_twice_and_huge_values_lead_to_no_nan(factor, loss):
     upper = np.ones(len(y))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        finish, *_ = finish_of(loss, X, y, upper, tau=0.2)
+        finish, *_ = finish_of(loss, X, y, upper)
         for _ in range(MOST_FRUITLESS):
             finish.run(lambda: False)
     assert np.isfinite(finish.gap)
@@ -160,12 +157,3 @@ def test_a_few_steps_are_enough_for_duals_that_are_good():
     for _ in range(3):
         finish.run(lambda: False)
     assert relative_gap(finish, *rest, Loss.HINGE, upper) <= 1e-3
-
-
-def test_the_first_tau_follows_the_rows_that_count():
-    """What would move the dual of a usual row several times over, within bounds; rows without weight do not matter."""
-    norms, upper = np.array([1e9, 50.0, 100.0, 200.0]), np.array([0.0, 1.0, 1.0, 1.0])
-    assert first_tau(norms, upper, 0.2) == pytest.approx(0.3)
-    assert first_tau(norms, 1e9 * upper, 0.2) == first_tau(1e9 * norms, upper, 0.2) == 0.2
-    assert first_tau(norms, 1e-9 * upper, 0.2) == 64.0
-    assert first_tau(norms, 0.0 * upper, 0.2) == 0.2

@@ -59,11 +59,12 @@ def test_directions_solve_the_newton_equations(rows, share, curvature, monkeypat
     curvatures = np.where(rng.random(len(whole)) < share, curvature * rng.uniform(0.5, 1, size=len(whole)), 0.0)
     gradient = rng.normal(size=len(columns))
     expected = exact(whole[:, columns], curvatures, gradient)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.ETA", 1e-9)
     for most_exact in (-1, 256):
         monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_EXACT", most_exact)
-        direction = found.direction(curvatures, gradient, 1e-9, lambda: False)
+        direction = found.direction(curvatures, gradient, lambda: False)
         np.testing.assert_allclose(direction, expected, atol=1e-5 * np.abs(expected).max())
-    assert found.direction(curvatures, gradient, 1e-9, lambda: True) @ gradient < 0
+    assert found.direction(curvatures, gradient, lambda: True) @ gradient < 0
 
 
 def test_columns_that_one_row_has_take_no_products(monkeypatch):
@@ -76,7 +77,7 @@ def test_columns_that_one_row_has_take_no_products(monkeypatch):
     whole[:, 12] = rng.normal(size=6)
     split, _ = copied(whole)
     curvatures, gradient = 10.0 ** np.arange(-2, 10, 2), rng.normal(size=14)
-    direction = split.direction(curvatures, gradient, 1e-12, lambda: True)
+    direction = split.direction(curvatures, gradient, lambda: True)
     np.testing.assert_allclose(direction, exact(whole, curvatures, gradient), rtol=1e-4)
 
 
@@ -84,7 +85,7 @@ def test_rows_that_have_no_column_in_common_are_solved_one_by_one():
     """Their equations are diagonal, however many there are."""
     values, gradient = np.arange(1.0, 301.0), np.random.default_rng(5).normal(size=300)
     split, _ = copied(np.diag(values))
-    direction = split.direction(np.full(300, 2.0), gradient, 1e-9, lambda: False)
+    direction = split.direction(np.full(300, 2.0), gradient, lambda: False)
     np.testing.assert_allclose(direction, -gradient / (1.0 + 2.0 * values**2), rtol=1e-9)
 
 
@@ -94,8 +95,8 @@ def test_large_curvatures_take_few_products():
     rows, columns = copied(whole_of(X))
     products = []
     curvatures, gradient = np.full(400, 1e5), np.random.default_rng(4).normal(size=len(columns))
-    rows.direction(curvatures, gradient, 1e-2, lambda: products.append(1))
+    rows.direction(curvatures, gradient, lambda: products.append(1))
     first = len(products)
-    rows.direction(curvatures, gradient, 1e-2, lambda: products.append(1))
+    rows.direction(curvatures, gradient, lambda: products.append(1))
     assert first <= 80
     assert len(products) <= 1.6 * first

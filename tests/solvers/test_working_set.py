@@ -197,7 +197,7 @@ def test_a_finish_over_some_rows_leaves_all_others_as_they_are():
     others = np.setdiff1d(np.arange(400), some)
     outside = Z[others].T @ (signs * alpha)[others]
     there = signs[some], upper[some], alpha[some]
-    finish = WideHinge(rows, Loss.HINGE, *there, outside=outside[columns], tau=1.0)
+    finish = WideHinge(rows, Loss.HINGE, *there, outside=outside[columns])
     scale = float(upper[some].sum())
     while finish.gap > 1e-7 * scale and not finish.is_stuck:
         finish.run(lambda: False)

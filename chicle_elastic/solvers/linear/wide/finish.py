@@ -1,9 +1,9 @@
-"""Newton steps of one task that has all rows: on problems on which coordinate descent crawls.
+"""Newton steps of one task: on problems on which coordinate descent crawls.
 
 There w has few coordinates compared with the duals, or rows are sparse, so the whole problem is solved in w. A step
-minimises phi along a Newton direction: exact where a matrix of second derivatives can be made (`exact`), else found by
-conjugate gradients (`rows`). For smooth losses phi is P. The hinge is made smooth by the proximal point method on the
-dual (`hinge`).
+minimises phi along a Newton direction: exact where a matrix of second derivatives can be made, else found by conjugate
+gradients (`rows`). For smooth losses phi is P. The hinge is made smooth by the proximal point method on the dual
+(`hinge`).
 
 What is certified is not w at the end of a step: margins there are not yet those of the duals. It is w(alpha) of the
 duals one Newton step on, a - c (change of the margin), clipped into their bounds.
@@ -11,18 +11,19 @@ duals one Newton step on, a - c (change of the margin), clipped into their bound
 Clipping, and what conjugate gradients have left, would spoil these duals where columns are heavy: a dual that is off by
 a little moves w there by thousands of times as much. So duals inside of their bounds are moved once more, by the least
 that brings w(alpha) in the heaviest columns to where the step leads. The best duals so far are in the chunks, and
-w(alpha) of them is the model. If chunks come or go, the steps begin anew.
+w(alpha) of them is the model. If chunks come or go, the steps begin anew. Rows that other tasks have may stay as they
+are (`outside`).
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, most_duals, primal_losses
+from chicle_elastic.solvers.linear.certified import LEAST_FALL
+from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, most_duals, primal_losses, slopes_of
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import STEP_VALUES
 from chicle_elastic.solvers.linear.wide.rows import WideRows, products_of
@@ -32,17 +33,14 @@ FLAT = 0.3
 MAX_TRIALS = 12
 STEPS_PER_ITERATION = 16
 """Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
-FAR = 10.0
-"""Share of the gap of the best duals that 1/2 |gradient|^2 is, beyond which the duals one step on are not looked at. On
-dense rows of 40 to 500 columns 6 of 133 were better there, by a factor of 1.5 at most; of those below it 26 of 99."""
-SMALLER = 0.9
-"""Share of the least |gradient|^2 so far that is progress."""
 RIDGE = 1e-9
 """Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
 
 
-class WideFinish(ABC):
+class WideFinish:
     """Newton steps for one output, over all rows of the only task, or over some rows while all other duals stay.
+
+    Here phi is P, of a smooth loss.
 
     Args:
         rows: All local rows.
@@ -63,7 +61,7 @@ class WideFinish(ABC):
         primal: P of w, of all rows.
     """
 
-    most_fruitless: ClassVar[int]
+    most_fruitless: ClassVar[int] = 30
 
     def __init__(
         self,
@@ -132,8 +130,13 @@ class WideFinish(ABC):
 
     @property
     def relative_left(self) -> float:
-        """How far the steps have got, for the race: the gap, as a share of P."""
-        return self.relative_gap
+        """How far the steps have got, for the race: the gap of the best duals and the w of the last step.
+
+        With every step it falls; that of the duals and their own w falls at the very end.
+        """
+        dual = self.primal - self.gap
+        gap = min(self.gap, max(self._primal_at(self._margins, self._point) - dual, 0.0))
+        return float(gap / max(gap + dual, TINY))
 
     def run(self, is_spent: Callable[[], bool], *, is_over: Callable[[], bool] = lambda: False) -> None:
         """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.
@@ -149,13 +152,13 @@ class WideFinish(ABC):
                 if self.is_there or self.is_stuck or is_spent() or is_over():
                     return
 
-    @abstractmethod
     def _duals(self, margins: Array) -> Array:
         """The duals that phi has at these margins, shape (num_rows,)."""
+        return slopes_of(self._loss, margins, self._upper)[0]
 
-    @abstractmethod
     def _curvatures(self, margins: Array, duals: Array) -> Array:
         """c_i there, shape (num_rows,)."""
+        return slopes_of(self._loss, margins, self._upper)[1]
 
     def _losses(self, margins: Array) -> float:
         return float(primal_losses(self._loss, margins, self._upper).sum())
@@ -173,26 +176,21 @@ class WideFinish(ABC):
         clipped = np.maximum(alpha, 0.0)
         return clipped if self._most is None else np.minimum(clipped, self._most, out=clipped)
 
-    @abstractmethod
-    def _eta(self, gradient: Array) -> float:
-        """Residual of conjugate gradients, as a share of the gradient."""
-
     def _step(self, is_spent: Callable[[], bool]) -> None:
         rows, w = self._rows, self._point
         rows.work += STEP_VALUES
         curvatures = self._curvatures(self._margins, self._duals_there)
         gradient = w - self._w_of_duals
-        direction = rows.direction(curvatures, gradient, self._eta(gradient), is_spent)
+        direction = rows.direction(curvatures, gradient, is_spent)
         changes = self._signs * rows.times(direction)
         if not np.isfinite(changes).all():
             self._num_fruitless = self.most_fruitless
             return
         self._num_fruitless += 1
         left = 0.5 * float(gradient @ gradient)
-        if left <= SMALLER * self._least_left:
+        if left <= LEAST_FALL * self._least_left:
             self._least_left, self._num_fruitless = left, 0
-        if left <= FAR * self.gap:
-            self._keep(self._corrected(self._clipped(self._duals_there - curvatures * changes), w + direction))
+        self._keep(self._corrected(self._clipped(self._duals_there - curvatures * changes), w + direction))
         self._go_along(direction, changes, float(gradient @ direction))
 
     def _go_along(self, direction: Array, changes: Array, at_start: float) -> None:

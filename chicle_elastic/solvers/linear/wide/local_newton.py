@@ -1,6 +1,5 @@
 """Newton steps of the only task, for all outputs: where their rows are, and what they have cost."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +12,8 @@ from chicle_elastic.solvers.linear.race import MULTIPLICATION, STEP_VALUES
 from chicle_elastic.solvers.linear.rows import MergedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WideRows, with_columns
-from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
@@ -55,16 +53,13 @@ class LocalNewton:
             whole = MergedRows(matrix)
         self._rows: list[WideRows] = []
         self._finishes: list[WideFinish] = []
-        norms = np.concatenate([note.norms for note in tables.notes])
         for k in range(num_outputs):
             if is_narrow or not k:  # each has second derivatives of its own
                 rows = WideRows(whole, tables.num_values, is_narrow=is_narrow, full=upper if is_kept else None)
                 self._rows.append(rows)
-            there: Any = WideSmooth
-            if loss is Loss.HINGE:
-                there = functools.partial(WideHinge, tau=first_tau(norms, upper, rows.least_tau))
+            kind = WideHinge if loss is Loss.HINGE else WideFinish
             outside, others = self._outside[k, self._columns], float(local.other_duals[k])
-            finish = there(
+            finish = kind(
                 rows, loss, local.signs[k], upper, local.duals(k), outside=outside, other_duals=others, tol=tol
             )
             self._finishes.append(finish)
