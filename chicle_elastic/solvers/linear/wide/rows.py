@@ -3,7 +3,7 @@
 The Newton equations (I + X^T c X) direction = -gradient are solved exactly over few columns, or over few rows that have
 curvature. Else they are solved by conjugate gradients in w, preconditioned by the diagonal and by a dense block of the
 heaviest columns: those are what makes such rows slow, counts of thousands beside hashed categories. Only rows with
-curvature matter there; where they are a minority they are copied first.
+curvature matter there; these are copied first, unless they are too large.
 
 Small sparse data is copied, in float64 and without the columns that no row has: on hashed data most are empty, and
 vectors of all columns would cost more than the rows. Large data stays where it is.
@@ -36,8 +36,6 @@ ROWS_PER_COLUMN = 100
 """Rows per column of that block: a sample of them is as good, where rows are many."""
 MOST_COPIED_VALUES = 1 << 23
 """Feature values up to which sparse rows are copied: 96 MiB a copy, and for a moment three times as much."""
-COPIED_SHARE = 0.5
-"""Share of rows with curvature beyond which the copy has all rows, and stays."""
 MOST_EXACT = 256
 """Rows with curvature up to which the equations of wide rows are solved exactly."""
 ETA = 1e-2
@@ -77,7 +75,6 @@ class WideRows:
         self.first_tau = FIRST_TAU if is_narrow else FIRST_WIDE_TAU
         self.heavy: tuple[Array, Array] | None = None
         self._last_products = FIRST_PRODUCTS
-        self._split: SplitRows | None = None
         if is_narrow:
             self._blocks = Blocks(rows, None, 1, full)
             return
@@ -107,7 +104,7 @@ class WideRows:
         Returns:
             Shape (num_columns,). However few the products were, it leads downwards.
         """
-        which, num_rows = np.flatnonzero(curvatures), len(curvatures)
+        which = np.flatnonzero(curvatures)
         if not len(which):
             return -gradient
         if len(which) < (self.num_columns if self._is_narrow else MOST_EXACT + 1):
@@ -116,17 +113,10 @@ class WideRows:
                 return -gradient if found is None else found
         if self._is_narrow:
             return self._over_columns(curvatures, which, gradient)
-        if len(which) * self._num_values > MOST_COPIED_VALUES * num_rows:
+        if len(which) * self._num_values > MOST_COPIED_VALUES * len(curvatures):
             return self._conjugate(self._rows, self._num_values, curvatures, -gradient, is_spent)
-        is_whole = len(which) > COPIED_SHARE * num_rows and self._num_values <= MOST_COPIED_VALUES
-        split = self._split if is_whole else None
-        if split is None:
-            which = np.arange(num_rows) if is_whole else which
-            split = SplitRows(self._rows.taken(which))
-            self.work += SPLIT * split.num_values
-            self._split = split if is_whole else self._split
-        c = curvatures if is_whole else curvatures[which]
-        self.work += 3 * split.num_values
+        split, c = SplitRows(self._rows.taken(which)), curvatures[which]
+        self.work += (SPLIT + 3) * split.num_values
         shrunk, rhs, from_single = split.reduced(c, gradient)
         shared = split.shared
         found = self._conjugate(MergedRows(shared), shared.nnz, shrunk, rhs, is_spent) if shared.nnz else rhs
