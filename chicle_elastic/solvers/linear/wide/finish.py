@@ -33,6 +33,9 @@ FLAT = 0.3
 MAX_TRIALS = 12
 STEPS_PER_ITERATION = 16
 """Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
+FAR = 10.0
+"""Share of the gap of the best duals that 1/2 |gradient|^2 is, beyond which the duals one step on are not looked at. On
+dense rows of 40 to 500 columns 6 of 133 were better there, by a factor of 1.5 at most; of those below it 26 of 99."""
 RIDGE = 1e-9
 """Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
 
@@ -190,7 +193,8 @@ class WideFinish:
         left = 0.5 * float(gradient @ gradient)
         if left <= LEAST_FALL * self._least_left:
             self._least_left, self._num_fruitless = left, 0
-        self._keep(self._corrected(self._clipped(self._duals_there - curvatures * changes), w + direction))
+        if left <= FAR * self.gap:
+            self._keep(self._corrected(self._clipped(self._duals_there - curvatures * changes), w + direction))
         self._go_along(direction, changes, float(gradient @ direction))
 
     def _go_along(self, direction: Array, changes: Array, at_start: float) -> None:
