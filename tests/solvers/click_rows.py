@@ -11,8 +11,10 @@ from chicle_elastic.chunks.views import Array, Chunk, CsrRows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.solvers.linear.rows import MergedRows
 from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.linear.wide.rows import WideRows, with_columns
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 
 INTERCEPT = 0.5
@@ -56,6 +58,12 @@ def tables_of(X: Any) -> LocalTables:
 def whole_of(X: Any) -> Array:
     """An array with the intercept column."""
     return np.column_stack([X.toarray(), np.full(X.shape[0], INTERCEPT)])
+
+
+def copied(whole: Array) -> tuple[WideRows, Array]:
+    """Rows as Newton steps copy them, and which columns of `whole` these have."""
+    matrix, columns = with_columns(sp.csr_array(whole), np.any(whole != 0, axis=0, keepdims=True)[0])
+    return WideRows(MergedRows(matrix), matrix.nnz, is_narrow=False), columns
 
 
 def fit(trainer: LinearTrainer, runtime: InProcess, X: Any, y: Array, max_iterations: int) -> Outcome:

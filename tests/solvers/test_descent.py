@@ -8,8 +8,6 @@ from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.kernels import descent
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide import local_newton
-from chicle_elastic.solvers.linear.wide.hinge import first_tau
 from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, problem
 
 LOSSES = ["hinge", "squared_hinge", "logistic"]
@@ -80,18 +78,3 @@ def test_a_value_that_is_none_is_named(value):
     data.X[17, 2] = value
     with pytest.raises(DataError, match="NaN or infinite"):
         data.run(LinearTrainer(), 1)
-
-
-def test_newton_steps_begin_with_the_lengths_of_the_rows_that_it_visited(monkeypatch):
-    """Their first tau follows from these."""
-    seen = []
-
-    def recorded(norms, upper, least):
-        seen.append(norms)
-        return first_tau(norms, upper, least)
-
-    monkeypatch.setattr(local_newton, "first_tau", recorded)
-    data = problem(rows=300, features=9, noise=3.0)
-    data.run(LinearTrainer(C=1e3, tol=1e-8), 1)
-    assert seen
-    np.testing.assert_allclose(np.sort(seen[0]), np.sort((data.X**2).sum(axis=1) + 1.0), rtol=1e-6)

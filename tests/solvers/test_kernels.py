@@ -232,27 +232,10 @@ def test_products_equal_their_numpy_forms(kind):
     expected = case.reference(products.row_products, range(20), vector=vector, result=result.copy())
     products.row_products(case.rows, case.lengths, INTERCEPT, vector, result)
     np.testing.assert_allclose(result, expected["result"], rtol=1e-12, atol=1e-14)
-    chosen, some = np.array([0, 3, 11, 18, 19]), np.zeros(5)
-    expected = case.reference(products.chosen_products, range(20), vector=vector, result=some.copy(), chosen=chosen)
-    products.chosen_products(case.rows, case.lengths, INTERCEPT, chosen, vector, some)
-    np.testing.assert_allclose(some, expected["result"], rtol=1e-12, atol=1e-14)
     total = np.ones(6)
     expected = case.reference(products.weighted_sum, range(20), weights=weights, result=total.copy())
     products.weighted_sum(case.rows, case.lengths, INTERCEPT, weights, total)
     np.testing.assert_allclose(total, expected["result"], rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("csr")], indirect=True)
-def test_columns_of_sparse_rows_equal_their_numpy_form(kind, dtype):
-    """With the intercept column and without."""
-    case = Case(kind, 1, Loss.HINGE)
-    for last in (2, -1):
-        places = np.array([-1, 1, -1, 0, -1, last], np.int8)
-        result = np.zeros((20, 3), dtype)
-        expected = case.reference(products.column_values, range(20), places=places, result=result.copy())
-        products.column_values(case.rows, case.lengths, INTERCEPT, places, result)
-        np.testing.assert_array_equal(result, expected["result"])
 
 
 @pytest.mark.parametrize(

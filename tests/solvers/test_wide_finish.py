@@ -12,24 +12,21 @@ from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide.rows import CopiedRows
-from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
-from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
+from chicle_elastic.solvers.linear.wide.finish import WideFinish
+from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge
+from tests.solvers.click_rows import click_like, copied, fit, whole_of
 from tests.solvers.reference import primal_and_dual
 
 LOSSES = [Loss.HINGE, Loss.SQUARED_HINGE, Loss.LOGISTIC]
 SMOOTH = LOSSES[1:]
 
 
-def finish_of(loss, X, y, upper, *, tau=None, tol=0.0):
+def finish_of(loss, X, y, upper, *, tol=0.0):
     """A finish that begins at 0, its columns, X as an array that has the intercept column, and the signs."""
-    rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
     signs, alpha, whole = np.where(y == 1, 1.0, -1.0), np.zeros(X.shape[0]), whole_of(X)
-    if loss is Loss.HINGE:
-        tau = tau or first_tau((whole * whole).sum(axis=1), upper, rows.least_tau)
-        return WideHinge(rows, signs, upper, alpha, tau=tau), columns, whole, signs
-    return WideSmooth(rows, loss, signs, upper, alpha, tol=tol), columns, whole, signs
+    rows, columns = copied(whole)
+    kind, outside = WideHinge if loss is Loss.HINGE else WideFinish, np.zeros(len(columns))
+    return kind(rows, loss, signs, upper, alpha, outside=outside, tol=tol), columns, whole, signs
 
 
 def relative_gap(finish, columns, whole, signs, loss, upper):
@@ -91,7 +88,7 @@ def test_rows_that_occur_twice_and_huge_values_lead_to_no_nan(factor, loss):
     upper = np.ones(len(y))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        finish, *_ = finish_of(loss, X, y, upper, tau=0.2)
+        finish, *_ = finish_of(loss, X, y, upper)
         for _ in range(MOST_FRUITLESS):
             finish.run(lambda: False)
     assert np.isfinite(finish.gap)
@@ -140,13 +137,13 @@ def test_a_run_goes_on_where_a_wide_finish_left_off_when_tasks_join_and_leave(lo
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
 def test_large_data_stays_where_it_is_and_comes_to_the_same(loss, monkeypatch):
-    """As the copies of small data do, to the tolerance; no row is read from a copy."""
+    """As the copies of small data do, to the tolerance."""
     X, y = click_like()
     trainer = LinearTrainer(C=1.0, tol=1e-6, loss=loss)
     small = fit(trainer, InProcess(), X, y, 40)
-    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.local_newton.MOST_WIDE_VALUES", 0)
+    for name in ("rows", "local_newton"):
+        monkeypatch.setattr(f"chicle_elastic.solvers.linear.wide.{name}.MOST_COPIED_VALUES", 0)
     monkeypatch.setattr("chicle_elastic.solvers.linear.rows.SMALL_VALUES", 0)
-    monkeypatch.setattr(CopiedRows, "of", None)
     large = fit(trainer, InProcess(), X, y, 40)
     assert trainer.relative_gap(large.model, large.certificate) <= 1e-6
     np.testing.assert_allclose(large.model, small.model, atol=5e-3 * np.abs(small.model).max())
@@ -160,12 +157,3 @@ def test_a_few_steps_are_enough_for_duals_that_are_good():
     for _ in range(3):
         finish.run(lambda: False)
     assert relative_gap(finish, *rest, Loss.HINGE, upper) <= 1e-3
-
-
-def test_the_first_tau_follows_the_rows_that_count():
-    """What would move the dual of a usual row several times over, within bounds; rows without weight do not matter."""
-    norms, upper = np.array([1e9, 50.0, 100.0, 200.0]), np.array([0.0, 1.0, 1.0, 1.0])
-    assert first_tau(norms, upper, 0.2) == pytest.approx(0.3)
-    assert first_tau(norms, 1e9 * upper, 0.2) == first_tau(1e9 * norms, upper, 0.2) == 0.2
-    assert first_tau(norms, 1e-9 * upper, 0.2) == 64.0
-    assert first_tau(norms, 0.0 * upper, 0.2) == 0.2

@@ -43,38 +43,6 @@ def row_products(
 
 
 @kernel
-def chosen_products(
-    rows,
-    lengths,
-    intercept,
-    chosen,
-    vector,
-    result,  # OUT
-):
-    """<x_i, vector> of some rows.
-
-    Args:
-        rows, lengths, intercept, vector: As in `row_products`.
-        chosen: Numbers of the rows among all, ascending, shape (n,), int64.
-        result: Shape (n,), float64.
-
-    NumPy equivalent::
-
-        for position, i in enumerate(chosen):
-            result[position] = x(i) @ vector
-    """
-    place, offset = address_of(vector), intercept * vector[rows.num_features]
-    chunk, first = 0, 0
-    for position in range(len(chosen)):
-        while chosen[position] >= first + lengths[chunk]:
-            first += lengths[chunk]
-            chunk += 1
-        row = np.uintp(chosen[position] - first)
-        at = row_at(rows, chunk, row)
-        result[position] = row_dot(rows.kind, at, place, REAL) + offset
-
-
-@kernel
 def weighted_sum(
     rows,
     lengths,
@@ -272,39 +240,3 @@ def sparse_products(
                 begin = row_places[a] * (row_places[a] + np.uintp(1)) // np.uintp(2)
                 for b in range(a + 1):
                     result[begin + row_places[b]] += factor * row_values[b]
-
-
-@kernel
-def column_values(
-    rows,
-    lengths,
-    intercept,
-    places,
-    result,  # OUT
-):
-    """Some columns of CSR rows as a dense matrix; entries of a row in the same column are added up.
-
-    Args:
-        rows: `tables.RowTable` of CSR rows.
-        lengths, intercept: As in `row_products`.
-        places: Place of each column in the result, or -1 where it has none; shape (num_features + 1,), int8.
-        result: Shape (num_rows, h), zeros.
-
-    NumPy equivalent::
-
-        inside = places >= 0
-        for i in visited:
-            result[i, places[inside]] += x(i)[inside]
-    """
-    position = np.uintp(0)
-    last = places[rows.num_features]
-    for chunk in range(len(lengths)):
-        for row in range(np.uintp(lengths[chunk])):
-            at = row_at(rows, chunk, row)
-            for entry in range(at[0]):
-                place = places[column_at(rows.kind, at, entry)]
-                if place >= 0:
-                    result[position, np.uintp(place)] += load(at[2], entry, rows.kind.like)
-            if last >= 0:
-                result[position, np.uintp(last)] += intercept
-            position += np.uintp(1)

@@ -21,8 +21,7 @@ from chicle_elastic.solvers.linear.race import (
 )
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES
-from chicle_elastic.solvers.linear.wide.local_newton import LocalNewton, step_work
+from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, step_work
 
 DESCENT, NEWTON = 0, 1
 """Methods of the race."""
@@ -58,7 +57,6 @@ class CoordinatePasses:
         self._race: Race | None = None
         self._newton: LocalNewton | None = None
         self._has_turned = False  # to the other method, which has to learn of it
-        self._own: tuple[Array, list[Array], Array] | None = None
         self._is_stuck = False
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
         self._choice = ThreadChoice(local.num_threads)
@@ -72,7 +70,7 @@ class CoordinatePasses:
         self._end_newton()
 
     def _end_newton(self, *, is_stuck: bool = False) -> None:
-        self._newton = self._race = self._own = None
+        self._newton = self._race = None
         self._is_stuck = is_stuck
 
     def raise_bounds(self, ratio: float) -> None:
@@ -118,7 +116,7 @@ class CoordinatePasses:
         """Make a pass; or some over small data, where what is between two iterations takes longer than a pass."""
         tables = self._local.tables
         w = model.reshape(tables.num_outputs, -1)
-        found = self._own_w(w) if self._own is not None else self._grown(w, budget)
+        found = self._grown(w, budget)
         if self._descent is None:
             self._descent = Descent(self._local, self._rng)
         descent, is_alone = self._descent, budget.num_tasks == 1 and budget.samples is None
@@ -149,8 +147,6 @@ class CoordinatePasses:
             is_enough = not is_small or (descent.visits - begun) * values_of_visit >= VALUES_PER_ITERATION
             if is_enough or self._is_newton or self.is_near or budget.is_spent():
                 break
-        if self._is_newton:
-            self._own = found, [self._local.duals(k) for k in range(len(w))], self._dual_objectives(found)
         if is_small:
             samples = count_all(self._local.chunks)
         else:
@@ -217,21 +213,6 @@ class CoordinatePasses:
             return False
         return self._is_narrow or not isinstance(self._local.tables.rows.kind, DenseKind)
 
-    def _dual_objectives(self, w: Array) -> Array:
-        """D per output where w is that of the duals, shape (outputs,)."""
-        return self._local.dual_sums - 0.5 * np.einsum("kd,kd->k", w, w)
-
-    def _own_w(self, w: Array) -> Array:
-        """w to go on from when it is the turn of the passes again: theirs of before where that has the larger D."""
-        assert self._own is not None
-        (own_w, own_duals, own_objectives), self._own = self._own, None
-        is_better = own_objectives > self._dual_objectives(w)
-        for k in np.flatnonzero(is_better).tolist():
-            self._local.write_duals(k, own_duals[k])
-        if self._descent is not None:
-            self._descent.gaps[~is_better] = np.inf
-        return np.where(is_better[:, None], own_w, w)
-
     def _newton_steps(self, model: Array, budget: Budget) -> Update:
         race, w = self._race, model.reshape(self._local.tables.num_outputs, -1)
         assert race is not None
@@ -252,6 +233,8 @@ class CoordinatePasses:
         self._last_gap = float(np.max(newton.relative_gaps))
         race.add(newton.work - before, self._left(newton.relative_left))
         self._has_turned = not self._is_newton
+        if self._descent is not None:
+            self._descent.gaps[:] = np.inf  # not those of these duals
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)
             self._local.forget("rows")

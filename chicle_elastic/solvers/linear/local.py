@@ -235,8 +235,18 @@ class LocalData(LocalPart):
 
     @cached_property
     def dual_sums(self) -> Array:
-        """Sums of dual values per output: methods carry them along, or forget them."""
-        return self.tables.dual_sums(self.loss)
+        """Sums of dual values per output, `other_duals` included: methods carry them along, or forget them."""
+        return self.tables.dual_sums(self.loss) + self.other_duals
+
+    @cached_property
+    def outside(self) -> Array:
+        """What rows that are elsewhere, with duals that stay, contribute to w; shape (outputs, D), 0 without."""
+        return np.zeros((self.tables.num_outputs, self.tables.rows.num_features + 1))
+
+    @cached_property
+    def other_duals(self) -> Array:
+        """The sums of their dual values, shape (outputs,)."""
+        return np.zeros(self.tables.num_outputs)
 
     def check_rows(self, num_visited: int) -> None:
         """Look at the norms that passes have found so far, until all are known.

@@ -30,17 +30,6 @@ LEAST_TRY = 1.0 / 32.0
 """Share of the first turn that a method does before it may lose its turn: the first steps say little."""
 
 
-class Work:
-    """A sum of work, in values of a pass, that several parts add to."""
-
-    def __init__(self) -> None:
-        self.values = 0.0
-
-    def add(self, values: float) -> None:
-        """Count so many."""
-        self.values += values
-
-
 class Race:
     """Turns of two methods, 0 and 1, to the first that ends.
 

@@ -56,14 +56,6 @@ class NewtonRows(Protocol):
         """sum_i weights_i x_i, shape (D,), float64."""
         ...
 
-    def times_many(self, vectors: Array) -> Array:
-        """`times` of each row of `vectors`, shape (n, num_rows), float64."""
-        ...
-
-    def weighted_sums(self, weights: Array) -> Array:
-        """`weighted_sum` with each row of `weights`, shape (n, D), float64."""
-        ...
-
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
         ...
@@ -91,8 +83,8 @@ class NewtonRows(Protocol):
         """
         ...
 
-    def subset(self, which: Array, *, is_rough: bool = False) -> "NewtonRows":
-        """A matrix of the rows of these numbers, ascending; in float32 if rough, where that is a copy."""
+    def rough_copy(self, which: Array) -> "NewtonRows | None":
+        """Copy the rows of these numbers, ascending, in float32, where rough products then take less time."""
         ...
 
 
@@ -133,16 +125,6 @@ class MergedRows:
         return np.asarray(self._matrix @ vector)
 
     def weighted_sum(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.asarray(weights @ self._matrix)
-
-    def times_many(self, vectors: Array) -> Array:
-        """See `NewtonRows`."""
-        if self.is_sparse:
-            return np.ascontiguousarray((self._matrix @ vectors.T).T)
-        return np.asarray(vectors @ self._matrix.T)
-
-    def weighted_sums(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         return np.asarray(weights @ self._matrix)
 
@@ -189,9 +171,12 @@ class MergedRows:
         rows = np.asarray((self._in_float32() if is_rough else self._matrix).take(which, axis=0))
         return rows[:, columns] if len(columns) else rows
 
-    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
-        """See `NewtonRows`."""
-        return self if len(which) == self._matrix.shape[0] else MergedRows(self._matrix[which])
+    def taken(self, which: Array) -> Any:
+        """Copy the rows of these numbers, ascending; dense or CSR, float64."""
+        return self._matrix[which]
+
+    def rough_copy(self, which: Array) -> None:
+        """See `NewtonRows`; small data is one already."""
 
 
 class ChunkedRows:
@@ -222,26 +207,11 @@ class ChunkedRows:
         self._products.row_products(self._tables.rows, self._tables.samples.lengths, self._intercept, vector, result)
         return result
 
-    def times_of(self, which: Array, vector: Array) -> Array:
-        """See `NewtonRows`."""
-        result = np.empty(len(which))
-        lengths = self._tables.samples.lengths
-        self._products.chosen_products(self._tables.rows, lengths, self._intercept, which, vector, result)
-        return result
-
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         result = np.zeros(self.num_columns)
         self._products.weighted_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
         return result
-
-    def times_many(self, vectors: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.times(vector) for vector in vectors])
-
-    def weighted_sums(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.weighted_sum(of_output) for of_output in weights])
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
@@ -287,14 +257,10 @@ class ChunkedRows:
             add_dense_products(parts, weights[weights != 0], ALL, intercept, out)
 
     def _is_copy_cheaper(self, num_rows: int) -> bool:
-        """Whether rough products of so many rows take less time with a dense copy."""
+        """Whether rough products of so many rows take less time with a dense copy, which memory has room for."""
         mean_entries = self._tables.num_values / self.num_rows
         is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
-        return is_cheaper and self._is_copied(num_rows)
-
-    def _is_copied(self, num_rows: int) -> bool:
-        """Whether so many rows may be copied."""
-        return self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
+        return is_cheaper and self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
 
     def _rough_copy(self) -> MergedRows:
         """Of sparse rows."""
@@ -334,81 +300,22 @@ class ChunkedRows:
                     part = block.rows[chosen]
                     into[...] = as_floats(part[:, features] if len(features) else part)
 
-    def column_values(self, columns: Array) -> Array:
-        """These columns of all rows, which are sparse, at most 64, ascending; shape (num_rows, len(columns)).
+    def taken(self, which: Array) -> Any:
+        """Copy the rows of these numbers, ascending, which are sparse: CSR, float64."""
+        cuts, parts = np.searchsorted(which, self._starts), []
+        for number, block in enumerate(self._tables.keep_alive):
+            begin, end = int(cuts[number]), int(cuts[number + 1])
+            if begin < end:
+                parts.append(matrix_of(block.rows)[which[begin:end] - self._starts[number]])
+        column = scipy.sparse.csr_array(np.full((len(which), 1), self._intercept))
+        return scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
 
-        In float32, or in float64 where that is too small.
-        """
-        places = np.full(self.num_columns, -1, np.int8)
-        places[columns] = np.arange(len(columns))
-        lengths = self._tables.samples.lengths
-        for dtype in (np.float32, np.float64):
-            values = np.zeros((self.num_rows, len(columns)), dtype)
-            self._products.column_values(self._tables.rows, lengths, self._intercept, places, values)
-            if np.isfinite(values).all():
-                break
-        return values
-
-    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
-        """See `NewtonRows`; a copy where the rows are few, else those rows among all."""
-        if is_rough and self._is_copy_cheaper(len(which)):
-            copy = self.dense(which, is_rough=True)
-            if np.isfinite(copy).all():
-                return MergedRows(copy, has_intercept=self._intercept != 0.0)
-        elif not is_rough and self._is_copied(len(which)):
-            return MergedRows(self.dense(which))
-        return self if len(which) == self._tables.num_rows else SomeRows(self, which)
-
-
-class SomeRows:
-    """Rows of a large matrix, where they are."""
-
-    def __init__(self, rows: ChunkedRows, which: Array) -> None:
-        self._rows = rows
-        self._which = which
-        self.num_rows, self.num_columns, self.is_sparse = len(which), rows.num_columns, rows.is_sparse
-
-    def times(self, vector: Array) -> Array:
+    def rough_copy(self, which: Array) -> NewtonRows | None:
         """See `NewtonRows`."""
-        return self._rows.times_of(self._which, vector)
-
-    def weighted_sum(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.weighted_sum(self._spread(weights))
-
-    def times_many(self, vectors: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.times(vector) for vector in vectors])
-
-    def weighted_sums(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.array([self.weighted_sum(of_output) for of_output in weights])
-
-    def curved_product(self, weights: Array, vector: Array) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.curved_product(self._spread(weights), vector)
-
-    def squares_sum(self, weights: Array) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.squares_sum(self._spread(weights))
-
-    def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
-        """See `NewtonRows`."""
-        self._rows.add_products(self._spread(weights), columns, out, is_rough=is_rough)
-
-    def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.dense(self._which[which], columns, is_rough=is_rough)
-
-    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
-        """See `NewtonRows`."""
-        return self._rows.subset(self._which[which], is_rough=is_rough)
-
-    def _spread(self, weights: Array) -> Array:
-        """Weights of all rows, 0 for the others; shape (num_rows,)."""
-        spread = np.zeros(self._rows.num_rows)
-        spread[self._which] = weights
-        return spread
+        if not self._is_copy_cheaper(len(which)):
+            return None
+        copy = self.dense(which, is_rough=True)
+        return MergedRows(copy, has_intercept=self._intercept != 0.0) if np.isfinite(copy).all() else None
 
 
 def _room(size: int) -> tuple[Array, Array]:

@@ -60,7 +60,7 @@ class Blocks:
         self._rows = rows
         self._row_ids = row_ids
         self._row_step = row_step
-        self._sample: tuple[Array, NewtonRows] | None = None
+        self._sample: tuple[Array, NewtonRows | None] | None = None
         self._full = full
         self._known: dict[int, _Sum] = {}
         self.num_added = 0
@@ -76,8 +76,14 @@ class Blocks:
             out: Packed; added to.
         """
         if kind is Block.SAMPLED:
-            which, rows = self._sampled()
-            rows.add_products(self._row_step * curvatures[which], columns, out, is_rough=True)
+            which, copy = self._sampled()
+            weights = self._row_step * curvatures[which]
+            if copy is None:
+                spread = np.zeros(len(curvatures))
+                spread[which] = weights
+                self._rows.add_products(spread, columns, out, is_rough=True)
+            else:
+                copy.add_products(weights, columns, out, is_rough=True)
         elif self._full is None:
             self._add(kind, curvatures, columns, out)
         else:
@@ -97,13 +103,13 @@ class Blocks:
         for known in self._known.values():
             known.block, known.peak = known.block * ratio, known.peak * ratio
 
-    def _sampled(self) -> tuple[Array, NewtonRows]:
-        """Numbers of the rows in the sample, which are the same for any number of tasks, and these rows."""
+    def _sampled(self) -> tuple[Array, NewtonRows | None]:
+        """Numbers of the rows in the sample, which are the same for any number of tasks, and a copy that pays."""
         if self._sample is None:
             assert self._row_ids is not None
             numbers = self._row_ids().astype(np.uint64) * SPREAD >> np.uint64(32)
             which = np.flatnonzero(numbers % np.uint64(self._row_step) == 0)
-            self._sample = which, self._rows.subset(which, is_rough=True)
+            self._sample = which, self._rows.rough_copy(which)
         return self._sample
 
     def _updated(self, k: int, kind: Block, curvatures: Array, columns: Array) -> _Sum | None:

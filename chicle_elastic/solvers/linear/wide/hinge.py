@@ -13,6 +13,8 @@ The centers move as soon as the part of the gap that comes from w not being the 
 most 1/2 |gradient|^2, because phi is 1-strongly convex; tau grows the more the easier the last centers were.
 """
 
+from typing import Any
+
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
@@ -20,9 +22,6 @@ from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
-FREE_TAU, MOST_FIRST_TAU = 30.0, 64.0
-"""The first tau is the first of these over C_i |x_i|^2 of a usual row: several times what would move its dual to where
-its margin is 1, did it stand alone. In any case it is between `least_tau` of the rows and the second."""
 MOST_TAU = 1e9
 GROWTH = 4.0
 """Factor of tau where one step was enough for the centers; half of it where it took two, 1 where it took more."""
@@ -31,43 +30,28 @@ MOST_INNER, SHORTER = 20, 0.1
 leaves click logs at C=100, and stages of a path, without an end."""
 INNER_SHARE = 0.3
 """Share of the gap that may come from w not being the minimum of phi when the centers move."""
-ETA = 1e-2
-"""Residual of conjugate gradients as a share of the gradient, in the norm of the preconditioner."""
 MOST_FRUITLESS = 120
 """Newton steps without better duals after which rounding is all that is left. Digits at C=1e5 have up to 60 of them
 while centers move and tau grows."""
 
 
-def first_tau(norms: Array, upper: Array, least: float) -> float:
-    """Where steps begin on rows of these |x_i|^2 and C_i, each of shape (num_rows,)."""
-    weighed = (norms * upper)[upper > 0]
-    usual = float(np.median(weighed)) if len(weighed) else 0.0  # rows without weight must not matter
-    return min(max(FREE_TAU / usual if usual > 0 else 0.0, least), MOST_FIRST_TAU)
-
-
 class WideHinge(WideFinish):
-    """See `WideFinish`; `tau` is the first one.
+    """See `WideFinish`.
 
     Attributes:
         tau: Of the next step.
     """
 
-    def __init__(
-        self,
-        rows: WideRows,
-        signs: Array,
-        upper: Array,
-        alpha: Array,
-        *,
-        outside: Array | float = 0.0,
-        tol: float = 0.0,
-        tau: float,
-    ) -> None:
-        self.tau = tau
-        super().__init__(rows, Loss.HINGE, signs, upper, alpha, outside=outside, tol=tol, most_fruitless=MOST_FRUITLESS)
-        self._centers = alpha
-        self._num_inner = 0
-        self._shift = np.broadcast_to(outside, rows.num_columns)
+    most_fruitless = MOST_FRUITLESS
+
+    def __init__(self, rows: WideRows, loss: Loss, signs: Array, upper: Array, alpha: Array, **others: Any) -> None:
+        self.tau, self._num_inner = rows.first_tau, 0
+        super().__init__(rows, loss, signs, upper, alpha, **others)
+
+    @property
+    def relative_left(self) -> float:
+        """The gap, as P of the last step is not that of phi."""
+        return self.relative_gap
 
     def _duals(self, margins: Array) -> Array:
         free = 1.0 - margins
@@ -78,9 +62,6 @@ class WideHinge(WideFinish):
     def _curvatures(self, margins: Array, duals: Array) -> Array:
         return np.where((duals > 0) & (duals < self._upper), self.tau * self._upper, 0.0)
 
-    def _eta(self, gradient: Array) -> float:
-        return ETA
-
     def _move_duals(self, duals: Array) -> None:
         """Move the centers, too, to the duals of w if w is near enough to the minimum of phi."""
         super()._move_duals(duals)
@@ -88,7 +69,7 @@ class WideHinge(WideFinish):
         inner, inner_of_a = self._point - self._outside, self._w_of_duals - self._outside
         left = inner - inner_of_a
         primal = 0.5 * float(inner @ inner) + self._losses(self._margins)
-        dual = float(duals.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(np.dot(inner_of_a, self._shift))
+        dual = float(duals.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(inner_of_a @ self._outside)
         self._num_inner += 1
         if 0.5 * float(left @ left) > INNER_SHARE * (primal - dual):
             if self._num_inner >= MOST_INNER:
@@ -105,6 +86,7 @@ class WideHinge(WideFinish):
         self.tau *= SHORTER
         self._num_inner = self._num_fruitless = 0  # else digits do not end at C=1e5: a smaller tau is worth a try
         self._go_back()
+        self._look()
 
     def _go_back(self) -> None:
         self._centers = self.alpha

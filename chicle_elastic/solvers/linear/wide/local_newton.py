@@ -1,6 +1,7 @@
 """Newton steps of the only task, for all outputs: where their rows are, and what they have cost."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,17 +9,14 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.race import MULTIPLICATION, STEP_VALUES
-from chicle_elastic.solvers.linear.rows import ChunkedRows
+from chicle_elastic.solvers.linear.rows import MergedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
-from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES, ExactRows
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, WideRows
-from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
+from chicle_elastic.solvers.linear.wide.hinge import WideHinge
+from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WideRows, with_columns
 
-MOST_WIDE_VALUES = 1 << 23
-"""Feature values of wide sparse data up to which they are copied: 96 MiB a copy, of which smooth losses have nearly
-three."""
+MAX_FEATURES = 2047
+"""Features up to which a matrix of second derivatives is made."""
 MOST_KEPT_VALUES = 1 << 22
 """Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
 WIDE_STEP = 12
@@ -42,38 +40,34 @@ class LocalNewton:
     """
 
     def __init__(self, local: LocalData, tol: float) -> None:
-        tables = local.tables
-        num_kept = tables.num_outputs * tables.rows.num_features**2 // 2
-        is_kept = (local.loss is Loss.HINGE or local.loss.has_kinks) and num_kept <= MOST_KEPT_VALUES
-        full = local.upper if is_kept else None
-        is_narrow = tables.rows.num_features <= MAX_FEATURES
-        columns: Array | None = None
-        if is_narrow:
-            rows: WideRows = ExactRows(local.rows, tables.num_values, full)
-        elif tables.num_values > MOST_WIDE_VALUES and isinstance(local.rows, ChunkedRows):
-            rows = RowsInChunks(local.rows, tables, local.intercept)
-        else:
-            rows, columns = CopiedRows.of(tables, local.intercept)
-        self._num_columns = tables.rows.num_features + 1
-        self._columns = np.arange(rows.num_columns) if columns is None else columns
-        self._rows = [rows]
+        tables, loss, upper = local.tables, local.loss, local.upper
+        num_features, num_outputs = tables.rows.num_features, tables.num_outputs
+        is_narrow = num_features <= MAX_FEATURES
+        is_kept = (loss is Loss.HINGE or loss.has_kinks) and num_outputs * num_features**2 // 2 <= MOST_KEPT_VALUES
+        whole: Any = local.rows
+        self._outside = local.outside
+        self._columns = np.arange(num_features + 1)
+        if not is_narrow and tables.num_values <= MOST_COPIED_VALUES:
+            matrix = whole.taken(np.arange(tables.num_rows))
+            matrix, self._columns = with_columns(matrix, np.bincount(matrix.indices, minlength=num_features + 1) > 0)
+            whole = MergedRows(matrix)
+        self._rows: list[WideRows] = []
         self._finishes: list[WideFinish] = []
-        norms = np.concatenate([note.norms for note in tables.notes])
-        tau = first_tau(norms, local.upper, rows.least_tau)
-        for k in range(tables.num_outputs):
-            signs, upper, duals = local.signs[k], local.upper, local.duals(k)
-            if k and is_narrow:  # each has second derivatives of its own
-                rows = ExactRows(local.rows, tables.num_values, full)
+        for k in range(num_outputs):
+            if is_narrow or not k:  # each has second derivatives of its own
+                rows = WideRows(whole, tables.num_values, is_narrow=is_narrow, full=upper if is_kept else None)
                 self._rows.append(rows)
-            if local.loss is Loss.HINGE:
-                self._finishes.append(WideHinge(rows, signs, upper, duals, tol=tol, tau=tau))
-            else:
-                self._finishes.append(WideSmooth(rows, local.loss, signs, upper, duals, tol=tol))
+            kind = WideHinge if loss is Loss.HINGE else WideFinish
+            outside, others = self._outside[k, self._columns], float(local.other_duals[k])
+            finish = kind(
+                rows, loss, local.signs[k], upper, local.duals(k), outside=outside, other_duals=others, tol=tol
+            )
+            self._finishes.append(finish)
 
     @property
     def work(self) -> float:
         """What all steps have cost so far."""
-        return sum(rows.work.values for rows in self._rows)
+        return sum(rows.work for rows in self._rows)
 
     @property
     def is_stuck(self) -> bool:
@@ -102,7 +96,7 @@ class LocalNewton:
 
     def w(self) -> Array:
         """w of these duals, shape (outputs, num_features + 1)."""
-        found = np.zeros((len(self._finishes), self._num_columns))
+        found = self._outside.copy()
         for k, finish in enumerate(self._finishes):
             found[k, self._columns] = finish.w
         return found

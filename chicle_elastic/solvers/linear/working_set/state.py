@@ -16,7 +16,6 @@ Sums of a pass, one vector, for r wanted or s chosen rows with v values in all:
               values            2 v                 columns, values
     SOLVE     solved            1                   tasks that have solved; a half for one that was interrupted
               change            num_outputs D       of w
-              taus              num_outputs
               duals             num_outputs s
 """
 
@@ -69,8 +68,7 @@ class WorkingSetState(ProgressState):
         num_stalls: How many times in a row that brought less than half of it.
         turn: Which task solves: the one whose rank this is, modulo their number.
         is_repeated: The last pass found w anew, and this one looks at it.
-        primals: P per output as of the last SELECT, shape (num_outputs,).
-        taus: Of the next proximal step per output, shape (num_outputs,); 0 before the first one.
+        dual_values: Sums per output as of the last SELECT, shape (num_outputs,).
         wanted, wanted_lengths: Numbers and lengths of rows that the next pass gathers, shape (r,).
         rows, lengths, targets, upper: Number, length, class code and C_i of rows in the working set, shape (s,).
         duals: Of the rows in the working set, row by row, shape (s * num_outputs,).
@@ -88,8 +86,7 @@ class WorkingSetState(ProgressState):
     num_stalls: int = 0
     is_repeated: bool = False
     turn: int = 0
-    primals: Array = field(default_factory=nothing)
-    taus: Array = field(default_factory=nothing)
+    dual_values: Array = field(default_factory=nothing)
     wanted: Array = field(default_factory=nothing)
     wanted_lengths: Array = field(default_factory=nothing)
     rows: Array = field(default_factory=nothing)
@@ -116,7 +113,7 @@ class Sums:
 
     Attributes:
         rebuilt, change: Shape (num_outputs, D).
-        losses, dual_values, taus: Shape (num_outputs,).
+        losses, dual_values: Shape (num_outputs,).
         solved: Shape (1,).
         codes: Shape (num_rows,).
         found, targets, upper: Shape (r,).
@@ -145,7 +142,6 @@ class Sums:
         else:
             self.solved = take(1)
             self.change = take(outputs, D)
-            self.taus = take(outputs)
             self.duals = take(len(state.rows), outputs)
 
 
@@ -159,5 +155,5 @@ def sums_size(state: WorkingSetState, num_parameters: int) -> int:
     if state.phase is WorkingSetPhase.GATHER:
         return 1 + (3 + outputs) * len(state.wanted) + 2 * int(state.wanted_lengths.sum())
     if state.phase is WorkingSetPhase.SOLVE:
-        return 2 + num_parameters + outputs + outputs * len(state.rows)
+        return 2 + num_parameters + outputs * len(state.rows)
     return 1

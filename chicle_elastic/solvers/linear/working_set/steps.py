@@ -47,12 +47,7 @@ TINY = float(np.finfo(np.float64).tiny)
 
 def start(num_outputs: int, num_rows: int) -> WorkingSetState:
     """The state before the first pass."""
-    return WorkingSetState(
-        num_outputs=num_outputs,
-        num_rows=num_rows,
-        primals=np.ones(num_outputs),
-        taus=np.zeros(num_outputs),
-    )
+    return WorkingSetState(num_outputs=num_outputs, num_rows=num_rows)
 
 
 def reopen(state: WorkingSetState) -> None:
@@ -109,7 +104,7 @@ def advance(state: WorkingSetState, model: Array, sums: Array, tol: float) -> Ar
         return model
     if parts.solved[0] < 1:  # it was interrupted, so that what it brought says nothing
         state.gap_then = np.inf
-    state.duals, state.taus = parts.duals.ravel().copy(), parts.taus.copy()
+    state.duals = parts.duals.ravel().copy()
     state.phase = WorkingSetPhase.SELECT
     return model + parts.change.ravel()
 
@@ -123,8 +118,9 @@ def _selected(state: WorkingSetState, model: Array, parts: Sums, tol: float) -> 
     state.is_repeated = False
     half_norms = np.array([0.5 * squared(w) for w in parts.rebuilt])
     kept = rebuilt if has_drifted else model  # whose losses these are
-    state.primals = np.array([0.5 * squared(w) for w in kept.reshape(parts.rebuilt.shape)]) + parts.losses
-    state.gap = float(np.max((state.primals - (parts.dual_values - half_norms)) / np.maximum(state.primals, TINY)))
+    primals = np.array([0.5 * squared(w) for w in kept.reshape(parts.rebuilt.shape)]) + parts.losses
+    state.gap = float(np.max((primals - (parts.dual_values - half_norms)) / np.maximum(primals, TINY)))
+    state.dual_values = parts.dual_values.copy()
     if state.gap <= state.share * tol:
         state.phase = WorkingSetPhase.REST
         return kept.copy()
