@@ -1,7 +1,8 @@
 """Several fits over the same rows, one after the other in one job: the candidates and folds of a search.
 
-Each is a *stage*: a `LinearTrainer` with parameters and rows of its own (`class_weights` of target codes leave rows
-out). Chunks stay where they are from stage to stage, so data is loaded once, and joins and losses are those of any job.
+Each is a *stage*: a `LinearTrainer` or `MultinomialTrainer` with parameters and rows of its own (`class_weights` of
+target codes leave rows out). Chunks stay where they are from stage to stage, so data is loaded once, and joins and
+losses are those of any job.
 
     solve, ..., certificate     a stage as by itself: its trainer decides when to certify, and when to stop
     certified(...)              the stage is over: its model and gap go into the progress, the next one begins
@@ -16,7 +17,7 @@ from there.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -35,14 +36,13 @@ from chicle_elastic.solvers.base import (
     Update,
     Verdict,
 )
+from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.solver import LinearSolver
-
+Stage: TypeAlias = LinearTrainer | MultinomialTrainer
 SAME = 1e-6
 """Difference between w and w(alpha) that is none, as a share of the largest value."""
 STAGE = "stage"
@@ -110,7 +110,7 @@ class PathTrainer(Trainer):
         max_iterations: Iterations of each stage at most.
     """
 
-    stages: tuple[LinearTrainer, ...]
+    stages: tuple[Stage, ...]
     max_iterations: tuple[int, ...]
     uses_blas_threads: ClassVar[bool] = False
 
@@ -146,7 +146,7 @@ class PathTrainer(Trainer):
         """The local solver of one task."""
         return PathSolver(ctx, self)
 
-    def _now(self, progress: Array) -> tuple[LinearTrainer, PathState]:
+    def _now(self, progress: Array) -> tuple[Stage, PathState]:
         """Return the trainer of the present stage, and the state."""
         state = PathState.of(progress)
         return self.stages[state.stage], state
@@ -228,7 +228,7 @@ class PathTrainer(Trainer):
         trainer, report, stage = self._stage_report(model, report)
         return {STAGE: float(stage), **trainer.figures(model, report)}
 
-    def _stage_report(self, model: Array, report: Report) -> tuple[LinearTrainer, Report, int]:
+    def _stage_report(self, model: Array, report: Report) -> tuple[Stage, Report, int]:
         """The trainer of the present stage, the report as it is to that, and the number of the stage."""
         state = PathState.of(report.progress)
         is_own = report.last_certificate > state.began
@@ -243,12 +243,15 @@ class PathTrainer(Trainer):
         return self.stages[state.stage], relative, state.stage
 
 
-def _start(trainer: LinearTrainer, model: Array, rebuilt: Array, progress: Array) -> Array | None:
+def _start(trainer: Stage, model: Array, rebuilt: Array, progress: Array) -> Array | None:
     """Where the next stage may go on after one that ended with `model` and w(alpha) `rebuilt`; None for nowhere.
 
-    Newton's method goes on from any w. Coordinate descent needs that of the duals; where second derivatives do not fit
-    into a message, tasks that come or go may make it the method of the next stage.
+    A softmax has no duals in the chunks, so it goes on from its model. Newton's method goes on from any w. Coordinate
+    descent needs that of the duals; where second derivatives do not fit into a message, tasks that come or go may make
+    it the method of the next stage.
     """
+    if isinstance(trainer, MultinomialTrainer):
+        return model
     if NewtonState.is_of(progress):
         return model if NewtonState.look(progress).has_all_columns and trainer.loss != "hinge" else rebuilt
     return rebuilt if float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max()) else None
@@ -268,10 +271,8 @@ class PathSolver(Solver):
         self._stage = 0
         self._inner = self._solver_of(0)
 
-    def _solver_of(self, stage: int) -> "LinearSolver":
-        from chicle_elastic.solvers.linear.solver import LinearSolver
-
-        return LinearSolver(self.ctx, self._trainer.stages[stage])
+    def _solver_of(self, stage: int) -> Any:
+        return self._trainer.stages[stage].solver(self.ctx)
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """As the solver of the stage."""
