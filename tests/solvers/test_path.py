@@ -139,6 +139,24 @@ def test_a_larger_C_goes_on_and_takes_hardly_more_iterations_than_by_itself(loss
     run_of_two_stages(loss)
 
 
+def test_a_softmax_goes_on_as_it_came_from_the_stage_before(monkeypatch):
+    """In steps of log C, which takes fewer iterations than from the last model; not after a C that is the same."""
+    X, y, folds = problem(num_rows=900, num_features=40, num_classes=9)
+    trainers = stages("softmax", num_classes=9, Cs=(0.01, 0.1, 1.0, 10.0), folds=[0])
+    path = PathTrainer(stages=(trainers[0], *trainers[::2], trainers[2]), max_iterations=(9,) * 4)
+    np.testing.assert_array_equal(path._foreseen(2, np.ones(3), np.zeros(3)), np.ones(3))
+    np.testing.assert_allclose(
+        PathTrainer(stages=trainers, max_iterations=(9,) * 4)._foreseen(1, np.ones(2), np.zeros(2)), 2.0
+    )
+    found = run(trainers, X, y, folds, num_classes=9)
+    monkeypatch.setattr(PathTrainer, "_foreseen", lambda self, stage, model, before: model)
+    without = run(trainers, X, y, folds, num_classes=9)
+    assert len(found[2].history) < 0.9 * len(without[2].history)
+    for trainer, one, other in zip(trainers, found[0], without[0], strict=True):
+        values = [objective(trainer, X[folds > 0], y[folds > 0], model, 9) for model in (one, other)]
+        np.testing.assert_allclose(*values, rtol=2 * TOL)
+
+
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
 def test_a_stage_goes_on_from_w_where_conjugate_gradients_found_it(loss, monkeypatch):
     """Its duals belong to that w, and have another w of their own."""
