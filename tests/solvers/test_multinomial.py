@@ -378,7 +378,7 @@ def test_refused_certificates_make_products_exact_and_then_ask_for_more():
     state, problem = state_of((60_000, 20, 3), np.float32)
     steps.start(state, problem, np.ones(63))
     assert state.is_rough
-    for share in (0.15, 0.075):
+    for share in (0.45, 0.225):
         steps.reopen(state, problem, np.ones(63))
         assert (state.outputs[0].phase, state.is_rough, state.share) == (NewtonPhase.LOOK, False, share)
 

@@ -21,8 +21,8 @@ from chicle_elastic.solvers.local_chunk import RowBlock
 FEW_VALUES = 1 << 20
 """Values of all chunks up to which they are put together: a task may have many, and each takes a call per product."""
 VALUES_PER_BLOCK = 1 << 18
-"""Values of a block of dense rows. With 4 times as many and as few, products of 4,000 x 1,024 rows with 50 classes take 30
-and 10 % longer; what a block takes is memory beside the rows."""
+"""Values of a block of dense rows. With 4 times as many and as few, products of 4,000 x 1,024 rows with 50 classes take
+30 and 10 % longer; what a block takes is memory beside the rows."""
 SPARSE_ROWS = 1 << 16
 """Rows of a block of sparse rows, whose products with all classes are what takes memory."""
 ROWS_MADE_DENSE = 1 << 12

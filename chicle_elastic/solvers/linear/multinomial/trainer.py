@@ -16,8 +16,6 @@ from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, nu
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 
-FIRST_SHARE = 0.3
-"""Share of tol that is aimed at before a certificate has refused anything."""
 LEAST_KEPT, MOST_KEPT, COLUMNS_PER_PRODUCT = 2, 16, 8
 """Products of a run up to which the next one has the same blocks, at least and at most; between them as many as take
 the time of the blocks of dense rows, which is one per so many columns. With 2 and 32 in place of 8, 44 tables take 8 %
@@ -156,7 +154,6 @@ def first_state(schema: DataSchema, K: int) -> NewtonState:
         is_rough=schema.kind != "csr" and schema.dtype != "float64" and not is_joint,
         has_many_rows=n * D > MANY_VALUES,
         kept_products=min(max(D // (COLUMNS_PER_PRODUCT * row_step), LEAST_KEPT), MOST_KEPT),
-        share=FIRST_SHARE,
         num_classes=K,
         outputs=[],
     )
