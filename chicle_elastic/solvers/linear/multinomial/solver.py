@@ -5,7 +5,7 @@ have come or gone.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from chicle_elastic.solvers.linear.objectives import upper_bounds
 from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
-
 GOLDEN_RATIO = 0.6180339887498949
 """Multiples of it by the number of a row, modulo 1, are spread evenly: which rows are drawn is the same on any task."""
 SAME = 1e-14
@@ -46,7 +43,7 @@ class LocalRows:
         ticks: Numbers from 0 to 1, spread evenly over the rows of the data set, shape (num_rows,), float64.
     """
 
-    def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, trainer: "MultinomialTrainer") -> None:
+    def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, trainer: Any) -> None:
         blocks = {chunk_id: chunk.peek() for chunk_id, chunk in chunks.items()}
         found, factors = list(blocks.values()), trainer.class_weights
         codes = np.concatenate([block.targets for block in found])
@@ -68,12 +65,12 @@ class MultinomialSolver(PassSolver):
 
     Args:
         ctx: Of the task.
-        trainer: Says what is minimised.
+        trainer: The `MultinomialTrainer`, which says what is minimised.
     """
 
     state_type = NewtonState
 
-    def __init__(self, ctx: Context, trainer: "MultinomialTrainer") -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
         self._trainer = trainer
         self._C = float(trainer.C)
