@@ -7,7 +7,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, _fit_context
 from sklearn.metrics import check_scoring, get_scorer_names
 from sklearn.model_selection import check_cv
@@ -15,7 +14,6 @@ from sklearn.utils import compute_sample_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 
-from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
@@ -374,7 +372,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
         if self.cv is None:
             scores = self._scores_left_out(samples, products, alphas)
         else:
-            scores = self._scores_of_folds(samples, alphas)
+            scores = self._scores_of_folds(samples, products, alphas)
         best = scores.argmax(axis=0)
         scores = scores.max(axis=0)
         self.alpha_, self.best_score_ = (alphas[best], scores) if has_own else (float(alphas[best]), float(scores))
@@ -409,22 +407,18 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
                 self.cv_results_[:, :, i] = found
         return np.array(scores)
 
-    def _scores_of_folds(self, samples: "Samples", alphas: Array) -> Array:
+    def _scores_of_folds(self, samples: "Samples", products: "Products", alphas: Array) -> Array:
         """Score each penalty by predictions of folds that were left out; shape (n_alphas,)."""
-        from estimators.regression.targets import Products
-
-        scorer = check_scoring(self, self.scoring)
+        scorer, is_r2 = check_scoring(self, self.scoring), self.scoring in (None, "r2")
         scores = []
         for train, test in check_cv(self.cv).split(samples.X, samples.y):
-            products = Products(samples.take(train), has_intercept=self.fit_intercept)
-            left_out = samples.take(test)
-            fold = []
-            for alpha in alphas:
-                coef = products.weights_of(products.solutions(alpha))
-                rows = left_out.X if sparse.issparse(left_out.X) else as_floats(left_out.X, np.float64)
-                found = np.asarray(rows @ coef) + (products.target_means - products.means @ coef)
-                fold.append(scorer(_Foretold(), found.reshape(left_out.y.shape), left_out.y, **left_out.score_weights))
-            scores.append(fold)
+            others = samples.take(test)
+
+            def score(found: Array, others: "Samples" = others) -> float:
+                predicted = found.reshape(others.y.shape)
+                return float(scorer(_Foretold(), predicted, others.y, **others.score_weights))
+
+            scores.append(products.of_fold(samples, train).scores(others, alphas, score, is_r2=is_r2))
         return np.array(np.mean(scores, axis=0))
 
 

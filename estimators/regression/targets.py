@@ -11,8 +11,14 @@ so one factor of G + alpha serves all targets. The gap follows from what is left
 
 Nothing of that reads X again. Rounding of the products counts as a part of the gap; targets whose gap is then above
 `tol` are fitted one after the other, by the regression that looks at their residuals.
+
+In a fold G and X'Y are those of all rows less those of the rows that are left out, where these are the fewer. Its
+G = V diag(l) V' serves all penalties: the solutions are V Z, Z_i = (V' right)_i / (l_i + alpha). With T what rows that
+are left out make of V, and E their targets, the mean of R^2 over the targets is 1 less the mean of |E_k - T Z_k|^2 /
+S_k, S_k the squares of target k less its mean. It needs T'T, T'E and V' right, and then a quadratic form per penalty.
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +54,11 @@ from estimators.regression.common import require_weight
 EPS = float(np.finfo(np.float64).eps)
 LEAST_RESIDUAL = 1e-10
 """Share of the targets below which residuals are rounding, as in `newton.steps`."""
+LEAST_LEFT = 1e-6
+"""Share of a diagonal value of all rows above which a fold has it as a difference: ten digits are left then."""
+SPECTRUM = 16
+"""Factors that take as long as a spectrum: 8 to 19 of 200 to 1000 columns, on one core. With 4 and 64 a search of 10
+penalties over 500 columns begins to have a spectrum at 1 and 450 targets in place of 50."""
 METHOD = "products of all columns (of rows, where those are fewer) at once"
 TASK = NodeId("task-0")
 RESULTS = ("coef_", "intercept_", "objective_", "dual_objective_")
@@ -131,8 +142,9 @@ class Products:
         self.total = float(weights.sum()) if has_intercept else np.inf
         self.roots = np.sqrt(weights)
         self.target_means = weights @ Y / self.total
-        self.targets = (Y - self.target_means) * self.roots[:, None]
-        self.floor = LEAST_RESIDUAL**2 * (weights @ (Y * Y))
+        self.targets = Y - self.target_means
+        self.targets *= self.roots[:, None]
+        self.floor = LEAST_RESIDUAL**2 * np.einsum("n,nk,nk->k", weights, Y, Y)
         self.is_wide = n < d
         if sparse.issparse(X):  # zeros stay zeros: what means change is taken from the products
             self.means = X.T @ weights / self.total
@@ -175,6 +187,59 @@ class Products:
             return np.asarray(found - beside - beside.T + (shift @ shift) * np.outer(roots, roots))
         return np.asarray(found - np.outer(shift, shift) * (self.total if np.isfinite(self.total) else 0.0))
 
+    def of_fold(self, samples: Samples, train: Array) -> "Products":
+        """Return the products of the rows `train`, some perhaps twice, of `samples`, which these here are of.
+
+        They are made of those rows themselves where differences do not pay, or would be the rounding of what was taken
+        away: where next to nothing is left of a column.
+        """
+        train = np.arange(len(self.roots))[train]
+        is_left = np.bincount(train, minlength=len(self.roots)) == 0
+        roots, num_left = self.roots[is_left], int(is_left.sum())
+        total = self.total - float(roots @ roots)
+        has_few = len(train) == len(is_left) - num_left > num_left and total > 0
+        if has_few and not (self.is_wide or sparse.issparse(self._rows)):
+            rows, targets, found = self._rows[is_left], self.targets[is_left], copy.copy(self)
+            shift, target_shift = -(roots @ rows) / total, -(roots @ targets) / total
+            weight = total if np.isfinite(total) else 0.0
+            found.total, found.means, found.target_means = total, self.means + shift, self.target_means + target_shift
+            found.gram = self.gram - rows.T @ rows - np.outer(weight * shift, shift)
+            found.right = self.right - rows.T @ targets - np.outer(weight * shift, target_shift)
+            if (np.diagonal(found.gram) >= LEAST_LEFT * np.diagonal(self.gram)).all():
+                return found
+        return Products(samples.take(train), has_intercept=bool(np.isfinite(self.total)))
+
+    def scores(self, others: Samples, alphas: Array, score: Callable[[Array], float], *, is_r2: bool) -> list[float]:
+        """Score by alpha what the solutions predict for other rows.
+
+        Args:
+            others: These rows.
+            alphas: Penalties.
+            score: From predictions, shape (n, K), to their score.
+            is_r2: Whether that is the mean of R^2 over the targets.
+        """
+        rows = others.X if sparse.issparse(others.X) else as_floats(others.X, np.float64)
+        if SPECTRUM * len(self.gram) > len(alphas) * (len(self.gram) + 6 * others.Y.shape[1]):
+            models = (self.weights_of(self.solutions(alpha)) for alpha in alphas)
+            return [score(np.asarray(rows @ W) + (self.target_means - self.means @ W)) for W in models]
+        with one_blas_thread():
+            values, vectors = eigh(self.gram, driver="evd")
+        values = np.where(values > EPS * self.size, values, 0.0)
+        basis, turned = self.weights_of(vectors), vectors.T @ self.right
+        found = np.asarray(rows @ basis) - self.means @ basis
+        weights = np.ones(len(found)) if others.weights is None else others.weights
+        if is_r2 and weights.any():
+            roots = np.sqrt(weights)[:, None]
+            squares = weights @ (others.Y - weights @ others.Y / weights.sum()) ** 2
+            if (squares > LEAST_RESIDUAL**2 * (weights @ others.Y**2)).all():
+                found, errors, shares = found * roots, (others.Y - self.target_means) * roots, 1.0 / squares
+                along = ((found.T @ errors) * turned) @ shares
+                square = (found.T @ found) * ((turned * shares) @ turned.T)
+                most = (errors**2).sum(axis=0) @ shares
+                each = [1.0 / (values + alpha) for alpha in alphas]
+                return [1.0 - float(most - 2.0 * along @ z + z @ square @ z) / len(shares) for z in each]
+        return [score(found @ (turned / (values + alpha)[:, None]) + self.target_means) for alpha in alphas]
+
     def solutions(self, alpha: float, columns: Any = slice(None)) -> Array:
         """Solve the equations for some targets; shape (m, number of them).
 
@@ -210,7 +275,7 @@ class Products:
         self, solutions: Array, W: Array, alpha: float, columns: Any = slice(None)
     ) -> tuple[Array, Array, Array]:
         """P, D and the relative gap of each target, what rounding of products and intercepts may hide included."""
-        right, squares = self.right[:, columns], (self.targets[:, columns] ** 2).sum(axis=0)
+        right, squares = self.right[:, columns], np.einsum("nk,nk->k", *(2 * [self.targets[:, columns]]))
         products = self.gram @ solutions
         left = right - products - alpha * solutions
         rounding = EPS * self.size * np.sqrt((solutions**2).sum(axis=0))

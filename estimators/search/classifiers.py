@@ -25,7 +25,7 @@ from estimators.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Outcome
-    from chicle_elastic.solvers.linear.trainer import LinearTrainer
+    from chicle_elastic.solvers.linear.path import Stage
 
 MOST_CODES = 1 << 12
 """Codes of a job at most; with more splits than that takes there are several jobs."""
@@ -59,12 +59,12 @@ class Stages:
 
     chain: Chain
     labels: Array
-    trainers: "list[LinearTrainer]"
+    trainers: "list[Stage]"
 
     @property
-    def num_classes(self) -> int:
-        """Classes of the split."""
-        return len(self.labels)
+    def kind(self) -> tuple[int, bool]:
+        """What stages of a job have in common: how many classes, and whether one softmax has all of them."""
+        return len(self.labels), self.trainers[0].has_one_softmax
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -101,7 +101,7 @@ class ClassifierWork:
             self._run_some(self.chains, stop)
 
     def _run_some(self, chains: Sequence[Chain], stop: threading.Event) -> None:
-        """Run a job for each number of classes; in two halves where that takes too many codes."""
+        """Run a job for each kind of stages; in two halves where that takes too many codes."""
         codes = split_codes(self.rows.targets, [chain.calls[0].train for chain in chains])
         if len(codes.classes) > MOST_CODES and len(chains) > 1:
             half = len(chains) // 2
@@ -109,8 +109,8 @@ class ClassifierWork:
             self._run_some(chains[half:], stop)
             return
         found = [stages for number, chain in enumerate(chains) if (stages := self._stages(chain, codes, number))]
-        found.sort(key=lambda stages: stages.num_classes)
-        for _, alike in groupby(found, key=lambda stages: stages.num_classes):
+        found.sort(key=lambda stages: stages.kind)
+        for _, alike in groupby(found, key=lambda stages: stages.kind):
             if not stop.is_set():
                 self._run_job(list(alike), codes, stop)
 
@@ -137,15 +137,11 @@ class ClassifierWork:
         code_classes = place[codes.classes]
         factors = counts if class_weights is None else counts * class_weights[code_classes]
         training: Any = SimpleNamespace(classes=labels, class_weights=None)
-        trainers = [
-            replace(
-                call.estimator._trainer(training, self._runtime),
-                class_weights=tuple(factors.tolist()),
-                code_classes=tuple(code_classes.tolist()),
-                **({} if self.needs_main_thread or estimator.n_threads else {"num_threads": self.num_threads}),
-            )
-            for call in chain.calls
-        ]
+        trainers = [call.estimator._trainer(training, self._runtime) for call in chain.calls]
+        fold: dict[str, Any] = {"class_weights": tuple(factors.tolist()), "code_classes": tuple(code_classes.tolist())}
+        if not (self.needs_main_thread or estimator.n_threads or trainers[0].has_one_softmax):
+            fold["num_threads"] = self.num_threads
+        trainers = [replace(each, **fold) for each in trainers]
         return Stages(chain=chain, labels=labels, trainers=trainers)
 
     def _run_job(self, parts: list[Stages], codes: SplitCodes, stop: threading.Event) -> None:

@@ -67,8 +67,6 @@ def reason_against(call: SearchCall) -> str:
         return f"{name} has an l1 penalty, whose fits are not a path"
     if hasattr(estimator.runtime, "submit"):
         return f"a fit on {type(estimator.runtime).__name__} is a job of its own"
-    if isinstance(estimator, ChicleLogisticRegression) and estimator.multi_class != "ovr" and has_many_labels(call.y):
-        return f"{name} has one softmax of all classes, and no duals to go on from; multi_class='ovr' has"
     return ""
 
 
@@ -78,13 +76,6 @@ def _may_have_l1(estimator: LinearClassifier) -> bool:
         return estimator._l1_share() != 0
     except (TypeError, ValueError):
         return True
-
-
-def has_many_labels(y: Any) -> bool:
-    """Whether there are more than two labels, without sorting them; not where `y` has none, which a fit will say."""
-    labels = np.asarray(y).ravel() if y is not None else np.zeros(0)
-    others = labels[labels != labels[:1]]
-    return bool((others != others[:1]).any())
 
 
 def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work], tuple[str, ...]]:

@@ -34,9 +34,9 @@ class ChicleSearchCV(GridSearchCV):
     * **the processes**: in this process folds are fitted on threads; with `n_workers` or a `runtime` of the estimator a
       search over classifiers is one job, whose nodes keep their chunks and come and go as in any job.
 
-    Parameters that cannot share (all but `C`) begin afresh, on the same rows. A softmax of several classes, classifiers
-    with an l1 penalty and any other estimator, a pipeline say, are fitted as `GridSearchCV` does it, on threads;
-    `sharing_` says so. Every difference to `GridSearchCV`:
+    Parameters that cannot share (all but `C`) begin afresh, on the same rows. Classifiers with an l1 penalty and any
+    other estimator, a pipeline say, are fitted as `GridSearchCV` does it, on threads; `sharing_` says so. Every
+    difference to `GridSearchCV`:
 
     ======================  ==================================================  ============================
     what                    ChicleSearchCV                                      GridSearchCV

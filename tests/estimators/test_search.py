@@ -43,7 +43,7 @@ from estimators import (
 )
 from estimators.search import classifiers
 from estimators.search.calls import SearchCall
-from estimators.search.plan import cut_path, has_many_labels, reason_against
+from estimators.search.plan import cut_path, reason_against
 from estimators.search.search_cv import rungs
 from tests.estimators import problems
 from tests.estimators.test_folder import write
@@ -77,8 +77,9 @@ def assert_same(ours, theirs, num_rows):
         ChicleSVM(tol=TOL),
         ChicleSVM(loss="squared_hinge", tol=TOL, class_weight="balanced", fit_intercept=False),
         ChicleLogisticRegression(tol=TOL, multi_class="ovr"),
+        ChicleLogisticRegression(tol=TOL),
     ],
-    ids=["hinge", "squared_hinge", "logistic"],
+    ids=["hinge", "squared_hinge", "logistic", "softmax"],
 )
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
 @pytest.mark.parametrize("data", [problems.cancer, pytest.param(problems.digits, marks=pytest.mark.slow)])
@@ -230,6 +231,9 @@ def test_a_split_with_one_class_is_a_fit_that_fails():
         ChicleSearchCV(ChicleSVM(), {"C": CS}, cv=cv, error_score="raise").fit(X, y)
 
 
+SOFTMAX = {"estimator": ChicleLogisticRegression(), "y": np.arange(300) % 3}
+
+
 def bad_values(X):
     """The same with a NaN."""
     X = X.copy()
@@ -245,6 +249,10 @@ def bad_values(X):
         ({"grid": {"c": [1.0]}}, ValueError, "Invalid parameter 'c'"),
         ({"grid": {"C": [-1.0]}}, ValueError, "'C' parameter of ChicleSVM must be a float in the range"),
         ({"grid": {"C": ["a"]}}, ValueError, "'C' parameter of ChicleSVM must be a float"),
+        ({"grid": {"C": [0.0]}, **SOFTMAX}, ValueError, "'C' parameter of ChicleLogisticRegression must be a float in"),
+        ({"grid": {"C": [np.nan]}, **SOFTMAX}, ValueError, "'C' parameter of ChicleLogisticRegression must be a float"),
+        ({**SOFTMAX, "y": np.ones(300)}, ValueError, "only one class"),
+        ({**SOFTMAX, "X": bad_values}, ValueError, "contains NaN in column 1, row"),
         ({"grid": 3}, ValueError, "'param_grid' parameter of ChicleSearchCV must be"),
         ({"grid": []}, ValueError, "No fits were performed"),
         ({"X": bad_values}, ValueError, "contains NaN in column 1, row"),
@@ -323,31 +331,21 @@ def test_other_estimators_are_fitted_as_they_are(estimator, reason):
     assert reason in ours.sharing_[0]
 
 
-def test_one_softmax_of_all_classes_shares_nothing():
-    """In a grid with one-vs-rest, which does; the results are those of GridSearchCV."""
+@pytest.mark.parametrize("form", [lambda X: X.astype(np.float16), sparse.csr_matrix])
+def test_one_softmax_of_all_classes_shares_along_C(form):
+    """Beside one-vs-rest, with weights, words as labels, and a split that lacks a class; and it goes on from C to C."""
     X, y = problems.digits()
-    X, y = X[y < 3][:150], y[y < 3][:150]
-    grid = {"C": CS[:2], "multi_class": ["multinomial", "ovr"]}
-    ours = ChicleSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=2).fit(X, y)
-    assert_same(ours, GridSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=2).fit(X, y), len(y))
-    assert ours.sharing_[0].startswith("4 fits of ChicleLogisticRegression on 2 splits share one copy of the rows")
-    assert ours.sharing_[1].startswith("4 fits share nothing: ChicleLogisticRegression has one softmax of all classes")
-
-
-@pytest.mark.parametrize(
-    ("y", "expected"),
-    [
-        ([0, 1, 0], False),
-        (["a", "b", "c"], True),
-        (np.array([[1], [2], [3]]), True),
-        ([], False),
-        (None, False),
-        ([1, 1], False),
-    ],
-)
-def test_two_labels_are_not_many(y, expected):
-    """Whatever they are; that there are too few is for the fit to say."""
-    assert has_many_labels(y) is expected
+    X, y = X[y < 3][:300] / 16, np.array(["a", "b", "c"])[y[y < 3][:300]]
+    weights = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    cv = [(np.arange(0, 200), np.arange(200, 300)), (np.flatnonzero(y != "b"), np.arange(0, 100))]
+    grid = {"C": CS, "multi_class": ["multinomial", "ovr"], "class_weight": [None, "balanced"]}
+    ours = ChicleSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=cv).fit(form(X), y, sample_weight=weights)
+    theirs = GridSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=cv).fit(form(X), y, sample_weight=weights)
+    assert_same(ours, theirs, len(y))
+    assert ours.sharing_ == (
+        "24 fits of ChicleLogisticRegression on 2 splits share one copy of the rows, and their path along C",
+    )
+    np.testing.assert_allclose(ours.best_estimator_.coef_, theirs.best_estimator_.coef_)
 
 
 def test_a_network_shares_nothing():

@@ -48,6 +48,15 @@ def test_scores_are_those_of_one_process(cluster, data, loss):
     )
 
 
+def test_a_softmax_is_found_on_nodes(cluster):
+    """In a grid with one-vs-rest, whose stages are another job."""
+    X, y = few(problems.digits)
+    grid = {"C": CS, "multi_class": ["multinomial", "ovr"]}
+    there = ChicleSearchCV(ChicleLogisticRegression(runtime=cluster, tol=TOL), grid, cv=3, refit=False).fit(X, y)
+    here = ChicleSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=3, refit=False).fit(X, y)
+    assert_same(there, here, len(y))
+
+
 def test_grid_search_uses_one_cluster_in_the_backend(cluster):
     """scikit-learn's own search, by the backend; and the refit is a job of the cluster, too."""
     X, y = few(problems.cancer)

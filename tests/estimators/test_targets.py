@@ -21,6 +21,7 @@ from estimators import (
     ChicleSearchCV,
     ChicleSVR,
 )
+from estimators.regression import targets
 from tests.estimators.test_ridge import objective, recomputed_gap, write
 
 ALPHAS = np.logspace(-2, 3, 6)
@@ -134,17 +135,23 @@ def test_a_search_over_several_targets_is_that_of_scikit_learn():
 @pytest.mark.parametrize("has_weights", [False, True])
 @pytest.mark.parametrize("num_targets", [0, 3])
 @pytest.mark.parametrize(
-    "params",
+    ("params", "spectrum"),
     [
-        {"store_cv_results": True},
-        {"scoring": "neg_mean_absolute_error", "store_cv_results": True, "fit_intercept": False},
-        {"cv": 5},
-        {"cv": 3, "scoring": "neg_mean_squared_error"},
+        ({"store_cv_results": True}, 1),
+        ({"scoring": "neg_mean_absolute_error", "store_cv_results": True, "fit_intercept": False}, 1),
+        ({"cv": 5}, 0),
+        ({"cv": 5, "fit_intercept": False}, 0),
+        ({"cv": 5}, 1e9),
+        ({"cv": 3, "scoring": "neg_mean_squared_error"}, 0),
+        ({"cv": 3, "scoring": "neg_mean_squared_error"}, 1e9),
     ],
     ids=str,
 )
-def test_cross_validation_finds_what_that_of_scikit_learn_finds(is_wide, form, has_weights, num_targets, params):
-    """The penalty, its score, the model, and what it was chosen by."""
+def test_cross_validation_finds_what_that_of_scikit_learn_finds(
+    is_wide, form, has_weights, num_targets, params, spectrum, monkeypatch
+):
+    """The penalty, its score, the model, and what it was chosen by; of folds with one spectrum, or factors."""
+    monkeypatch.setattr(targets, "SPECTRUM", spectrum)
     X, Y, weights = problem(is_wide)
     y, weights = Y[:, :num_targets] if num_targets else Y[:, 0], weights + 0.1 if has_weights else None
     model = ChicleRidgeCV(ALPHAS, **params).fit(form(X), y, weights)
@@ -252,8 +259,46 @@ def test_sparse_rows_whose_products_hide_the_penalty_are_refused():
         ChicleRidgeCV().fit(sparse.csr_matrix(X), X[:, 0])
 
 
-def test_equal_columns_and_next_to_no_penalty_in_folds():
+@pytest.mark.parametrize("has_intercept", [True, False])
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_products_of_a_fold_are_those_of_all_less_those_of_a_few(has_intercept, has_weights, monkeypatch):
+    """But not of rows that are there twice, of less than half, or where next to nothing is left of a column."""
+    X, Y, weights = problem()
+    samples = targets.Samples(X=X, Y=Y, weights=weights if has_weights else None)
+    products = targets.Products(samples, has_intercept=has_intercept)
+    train = np.arange(150) % 5 > 0
+    expected = targets.Products(samples.take(train), has_intercept=has_intercept)
+    differences = products.of_fold(samples, train)
+    for name in ("gram", "right", "means", "target_means", "total"):
+        np.testing.assert_allclose(getattr(differences, name), getattr(expected, name), rtol=1e-10, atol=1e-10)
+    X[0, 3] = 1e6
+    outlier = targets.Products(samples, has_intercept=has_intercept)
+    monkeypatch.setattr(targets.Products, "__init__", lambda self, samples, **_: setattr(self, "samples", samples))
+    assert not hasattr(products.of_fold(samples, train), "samples")
+    for rows in (np.repeat(np.arange(150), 2), np.arange(60)):
+        assert len(products.of_fold(samples, rows).samples.Y) == len(rows)
+    assert hasattr(outlier.of_fold(samples, train), "samples")
+
+
+@pytest.mark.parametrize("spectrum", [0, 1e9])
+def test_a_column_that_only_one_fold_has_and_a_constant_target(spectrum, monkeypatch):
+    """Of one huge row nothing but rounding would be left in the other folds; R^2 of a constant is 1 or 0."""
+    monkeypatch.setattr(targets, "SPECTRUM", spectrum)
+    X, Y, _ = problem()
+    X[10, 3], X[:, 5], X[140, 5] = 1e6, 0.0, 1.0
+    for y in (Y, Y[:, :3]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = ChicleRidgeCV(ALPHAS, cv=5).fit(X, y)
+        expected = RidgeCV(ALPHAS, cv=5).fit(X, y)
+        assert model.alpha_ == expected.alpha_
+        assert model.best_score_ == pytest.approx(expected.best_score_, rel=1e-6)
+
+
+@pytest.mark.parametrize("spectrum", [0, 1e9])
+def test_equal_columns_and_next_to_no_penalty_in_folds(spectrum, monkeypatch):
     """No factor of the products exists; scikit-learn chooses among such penalties, too."""
+    monkeypatch.setattr(targets, "SPECTRUM", spectrum)
     rng = np.random.default_rng(0)
     X = np.repeat(rng.normal(size=(40, 3)), 2, axis=1)
     y = X[:, 0] + 0.1 * rng.normal(size=40)

@@ -21,7 +21,13 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.agreement import solve_positive
 from chicle_elastic.solvers.linear.multinomial import class_rows, objective
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
-from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, block_weights, joint_block, joint_step
+from chicle_elastic.solvers.linear.multinomial.preconditioner import (
+    ClassBlocks,
+    block_weights,
+    joint_block,
+    joint_step,
+    mean_weights,
+)
 from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem, softmax_problem
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
 from chicle_elastic.solvers.linear.newton import steps
@@ -151,8 +157,8 @@ def test_a_small_system_is_solved_in_a_fixed_order():
 # Rows.
 
 
-def class_rows_of(X, num_chunks=3):
-    """X in some chunks."""
+def class_rows_of(X, num_chunks=3, is_counted=None):
+    """X in some chunks, or some of its rows."""
     blocks = {}
     for number, part in enumerate(np.array_split(np.arange(X.shape[0]), num_chunks)):
         rows = rows_of(X[part])
@@ -160,7 +166,7 @@ def class_rows_of(X, num_chunks=3):
         blocks[ChunkId(number)] = RowBlock(
             rows=rows, targets=np.zeros(len(part), dtype=np.int32), weights=None, row_ids=part, state=empty
         )
-    return ClassRows(blocks)
+    return ClassRows(blocks, is_counted)
 
 
 FORMS = {
@@ -173,23 +179,30 @@ FORMS = {
 
 @pytest.mark.parametrize("is_rough", [True, False])
 @pytest.mark.parametrize("form", FORMS)
-def test_products_of_rows_are_those_of_numpy(form, is_rough, monkeypatch):
-    """Scores, sums, both at once, squares and blocks, over chunks and blocks of rows; in float32 to its digits."""
+@pytest.mark.parametrize("few_values", [1 << 20, 0], ids=["together", "by chunk"])
+@pytest.mark.parametrize("has_all", [True, False])
+def test_products_of_rows_are_those_of_numpy(has_all, few_values, form, is_rough, monkeypatch):
+    """Sums, with scores too, squares and blocks, over chunks, blocks of rows and a fold; in float32 to its digits."""
+    monkeypatch.setattr(class_rows, "FEW_VALUES", few_values)
     monkeypatch.setattr(class_rows, "VALUES_PER_BLOCK", 40)
     monkeypatch.setattr(class_rows, "SPARSE_ROWS", 7)
     monkeypatch.setattr(class_rows, "ROWS_MADE_DENSE", 5)
     rng = np.random.default_rng(1)
     X = FORMS[form](rng.normal(size=(50, 6)) + 0.5)
-    rows, dense = class_rows_of(X), (X.toarray() if sparse.issparse(X) else X).astype(np.float64)
-    vectors, weights = rng.normal(size=(3, 6)), rng.uniform(size=(3, 50)) * (rng.random((3, 50)) < 0.6)
+    is_counted = None if has_all else np.arange(50) % 3 > 0
+    rows, dense = class_rows_of(X, 3, is_counted), (X.toarray() if sparse.issparse(X) else X).astype(np.float64)
+    dense = dense if has_all else dense[is_counted]
+    n = len(dense)
+    vectors, weights = rng.normal(size=(3, 6)), rng.uniform(size=(3, n)) * (rng.random((3, n)) < 0.6)
     close = {"rtol": 1e-4 if is_rough else 1e-12, "atol": 1e-4 if is_rough else 1e-12}
-    np.testing.assert_allclose(rows.times(vectors), vectors @ dense.T, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(rows.sums(weights), weights @ dense, rtol=1e-12, atol=1e-12)
+    assert rows.num_rows == n
+    np.testing.assert_allclose(rows.sums(3, lambda part: weights[:, part]), weights @ dense, rtol=1e-12, atol=1e-12)
     found = rows.curved(vectors, lambda part, scores: weights[:, part] * scores, is_rough=is_rough)
     np.testing.assert_allclose(found, (weights * (vectors @ dense.T)) @ dense, **close)
-    np.testing.assert_allclose(rows.squares(weights), weights @ dense**2, rtol=1e-12)
+    squares = rows.sums(3, lambda part: weights[:, part], are_squared=True)
+    np.testing.assert_allclose(squares, weights @ dense**2, rtol=1e-12)
     np.testing.assert_array_equal(rows.dense(), dense)
-    with_one, outs = np.column_stack([dense, np.full(50, 2.0)]), np.zeros((3, 28))
+    with_one, outs = np.column_stack([dense, np.full(n, 2.0)]), np.zeros((3, 28))
     rows.add_products(weights, 2.0, outs, is_rough=is_rough)
     for each, out in zip(weights, outs, strict=True):
         expected = ((with_one.T * each) @ with_one)[np.tril_indices(7)]
@@ -207,11 +220,11 @@ def test_squares_beyond_float32_are_summed_up_in_float64():
 # The preconditioner.
 
 
-def class_blocks(packed, K):
+def class_blocks(packed, K, shares=1.0):
     """The preconditioner that these second derivatives make, of K classes with weight."""
-    D = int((2 * len(packed)) ** 0.5)
+    D = {6: 3, 10: 4, 40: 4}[len(packed)]
     ridge = np.tile([1.0] * (D - 1) + [0.0], (K, 1))
-    diagonal, factor = ClassBlocks.of(packed, np.zeros(0), ridge)
+    diagonal, factor = ClassBlocks.of(packed, np.zeros(0), ridge, np.broadcast_to(shares, K))
     return ClassBlocks(diagonal.reshape(K, D), factor, is_active=np.ones(K, dtype=bool), has_intercept=True)
 
 
@@ -229,6 +242,25 @@ def test_one_block_is_exact_where_all_classes_are_equally_likely():
     found = blocks.solve(r).reshape(K, D)
     np.testing.assert_allclose(hessian(X, p, upper) @ found.ravel(), r.ravel(), atol=1e-9)
     np.testing.assert_allclose(found.sum(axis=0), 0.0, atol=1e-12)
+
+
+def test_a_mean_block_has_a_scale_for_each_class():
+    """Where all rows have the same probabilities, the diagonals are those of a block of each class."""
+    X, _, upper, _ = small(n=60)
+    rows, p = np.column_stack([X, np.ones(60)]), np.array([0.1, 0.1, 0.3, 0.5])
+    packed = np.array(
+        [
+            ((rows.T * weights) @ rows)[np.tril_indices(4)]
+            for weights in block_weights(np.repeat(p[:, None], 60, axis=1), upper)
+        ]
+    )
+    each, mean = (
+        class_blocks(packed.ravel(), 4),
+        class_blocks(packed.mean(axis=0), 4, packed[:, 0] / packed[:, 0].mean()),
+    )
+    np.testing.assert_allclose(mean._diagonal, each._diagonal)
+    r = np.random.default_rng(2).normal(size=(4, 4))
+    assert float(mean.solve(r) @ r.ravel()) > 0.0
 
 
 @pytest.mark.parametrize("has_intercept", [True, False])
@@ -267,40 +299,40 @@ def state_of(shape, dtype=np.float64):
     """The first state of data of n rows, d features and K classes, and what is minimised."""
     n, d, K = shape
     source = ArraySource(np.zeros((K, d), dtype=dtype), np.arange(K, dtype=np.int32), num_classes=K)
-    state = first_state(dataclasses.replace(source.schema, num_rows=n))
+    state = first_state(dataclasses.replace(source.schema, num_rows=n), K)
     return state, softmax_problem(1e-3, True, K)
 
 
 @pytest.mark.parametrize(
-    ("shape", "is_narrow", "is_joint", "has_all_rows"),
+    ("shape", "num_blocks", "is_joint", "has_all_rows"),
     [
-        ((150, 4, 3), True, True, True),
-        ((1797, 64, 10), True, False, False),
-        ((60_000, 784, 10), True, False, False),
-        ((5_000, 784, 100), False, False, True),
-        ((500, 3000, 3), False, False, True),
-        ((1_000_000, 20, 3), True, False, False),
+        ((150, 4, 3), 3, True, True),
+        ((1797, 64, 10), 10, False, False),
+        ((60_000, 784, 10), 10, False, False),
+        ((5_000, 784, 100), 1, False, True),
+        ((500, 3000, 3), 0, False, True),
+        ((1_000_000, 20, 3), 3, False, False),
     ],
 )
-def test_sizes_decide_how_second_derivatives_are_summed_up(shape, is_narrow, is_joint, has_all_rows):
+def test_sizes_decide_how_second_derivatives_are_summed_up(shape, num_blocks, is_joint, has_all_rows):
     """Blocks of all columns while they fit into a message, all weights at once on little data, some rows on much."""
     state, problem = state_of(shape, np.float32)
-    assert (problem.is_narrow(state), state.is_exact, state.row_step == 1) == (is_narrow, is_joint, has_all_rows)
+    assert (problem.num_blocks(state), state.is_exact, state.row_step == 1) == (num_blocks, is_joint, has_all_rows)
     assert state.is_exact or state.is_rough
     steps.start(state, problem, np.zeros(state.D))
     assert problem.look_size(state, state.outputs[0]) <= 1 << 22
     assert sum(problem.sizes(state, state.outputs[0])) <= 1 << 22
 
 
-@pytest.mark.parametrize("kind", ["joint", "blocks", "diagonals"])
+@pytest.mark.parametrize("kind", ["joint", "blocks", "mean", "diagonals"])
 def test_a_look_at_the_data_says_all_of_a_model_of_zeros(kind, monkeypatch):
     """Loss, gradient and second derivatives are those that an evaluation there would sum up."""
     X, codes, upper, _ = small()
     K, D, rows = 4, 4, np.column_stack([X, np.ones(len(X))])
     state, problem = state_of((40, 3, 4))
     state.is_exact = kind == "joint"
-    if kind == "diagonals":
-        monkeypatch.setattr(SoftmaxProblem, "is_narrow", lambda *_: False)
+    if kind in ("mean", "diagonals"):
+        monkeypatch.setattr(SoftmaxProblem, "num_blocks", lambda *_: kind == "mean")
     steps.start(state, problem, np.zeros(K * D))
     targets, square = upper * np.eye(K)[:, codes], (rows.T * upper) @ rows
     block = square.diagonal() if kind == "diagonals" else square[np.tril_indices(D)]
@@ -314,7 +346,9 @@ def test_a_look_at_the_data_says_all_of_a_model_of_zeros(kind, monkeypatch):
     if kind == "joint":
         expected = joint_block(X, softmax_there.probabilities, upper, has_intercept=True)
     else:  # one in place of all
-        expected = block_weights(softmax_there.probabilities, upper).sum(axis=1).mean() / upper.sum() * block
+        weights = block_weights(softmax_there.probabilities, upper)
+        np.testing.assert_allclose(mean_weights(softmax_there.probabilities, upper)[0], weights.mean(axis=0))
+        expected = weights.sum(axis=1).mean() / upper.sum() * block
     np.testing.assert_allclose(found.diagonal if kind == "diagonals" else found.second, expected, atol=1e-9)
 
 
@@ -344,7 +378,7 @@ def test_refused_certificates_make_products_exact_and_then_ask_for_more():
     state, problem = state_of((60_000, 20, 3), np.float32)
     steps.start(state, problem, np.ones(63))
     assert state.is_rough
-    for share in (0.15, 0.075):
+    for share in (0.45, 0.225):
         steps.reopen(state, problem, np.ones(63))
         assert (state.outputs[0].phase, state.is_rough, state.share) == (NewtonPhase.LOOK, False, share)
 

@@ -1,10 +1,12 @@
 """Several fits in one job: each is as good as by itself, on any number of tasks, and while these come and go."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import logsumexp
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import UsageError
@@ -12,10 +14,11 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Report
 from chicle_elastic.solvers.linear import methods
+from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.path import PathState, PathTrainer, results_of
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
-LOSSES = ("hinge", "squared_hinge", "logistic")
+LOSSES = ("hinge", "squared_hinge", "logistic", "softmax")
 CS = (0.01, 0.1, 3.0)
 TOL = 1e-4
 FOLDS = 3
@@ -32,9 +35,9 @@ def problem(num_rows=240, num_features=6, num_classes=2, seed=0):
 def stages(loss, num_classes=2, Cs=CS, folds=range(FOLDS), **params):
     """One per fold and C: codes are fold * classes + class, and a fold is left out by factors of 0."""
     codes = range(FOLDS * num_classes)
+    kind = MultinomialTrainer if loss == "softmax" else functools.partial(LinearTrainer, loss=loss)
     return tuple(
-        LinearTrainer(
-            loss=loss,
+        kind(
             C=C,
             tol=TOL,
             class_weights=tuple(float(code // num_classes != fold) for code in codes),
@@ -62,6 +65,10 @@ def run(trainers, X, y, folds, *, runtime=None, max_iterations=2000, num_classes
 def objective(trainer, X, y, model, num_classes=2):
     """P of each output over the rows with these labels, from first principles."""
     rows = np.column_stack([X.toarray() if sparse.issparse(X) else X, np.ones(X.shape[0])])
+    if trainer.has_one_softmax:
+        W = model.reshape(num_classes, -1)
+        losses = logsumexp(rows @ W.T, axis=1) - (rows * W[y]).sum(axis=1)
+        return np.array([0.5 * (W[:, :-1] ** 2).sum() + trainer.C * losses.sum()])
     found = []
     for k, w in enumerate(model.reshape(-1, rows.shape[1])):
         margins = np.where(y == (1 if num_classes == 2 else k), 1.0, -1.0) * (rows @ w)
@@ -132,6 +139,24 @@ def test_a_larger_C_goes_on_and_takes_hardly_more_iterations_than_by_itself(loss
     run_of_two_stages(loss)
 
 
+def test_a_softmax_goes_on_as_it_came_from_the_stage_before(monkeypatch):
+    """In steps of log C, which takes fewer iterations than from the last model; not after a C that is the same."""
+    X, y, folds = problem(num_rows=900, num_features=40, num_classes=9)
+    trainers = stages("softmax", num_classes=9, Cs=(0.01, 0.1, 1.0, 10.0), folds=[0])
+    path = PathTrainer(stages=(trainers[0], *trainers[::2], trainers[2]), max_iterations=(9,) * 4)
+    np.testing.assert_array_equal(path._foreseen(2, np.ones(3), np.zeros(3)), np.ones(3))
+    np.testing.assert_allclose(
+        PathTrainer(stages=trainers, max_iterations=(9,) * 4)._foreseen(1, np.ones(2), np.zeros(2)), 2.0
+    )
+    found = run(trainers, X, y, folds, num_classes=9)
+    monkeypatch.setattr(PathTrainer, "_foreseen", lambda self, stage, model, before: model)
+    without = run(trainers, X, y, folds, num_classes=9)
+    assert len(found[2].history) < 0.9 * len(without[2].history)
+    for trainer, one, other in zip(trainers, found[0], without[0], strict=True):
+        values = [objective(trainer, X[folds > 0], y[folds > 0], model, 9) for model in (one, other)]
+        np.testing.assert_allclose(*values, rtol=2 * TOL)
+
+
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
 def test_a_stage_goes_on_from_w_where_conjugate_gradients_found_it(loss, monkeypatch):
     """Its duals belong to that w, and have another w of their own."""
@@ -157,10 +182,11 @@ def test_coordinates_descend_from_the_duals_of_a_stage_of_newtons_method(loss, m
         assert set(outcome.history.column("num_tasks").tolist()) == {1, 2}
 
 
-def test_rows_that_are_left_out_are_not_looked_at():
+@pytest.mark.parametrize("loss", ["hinge", "softmax"])
+def test_rows_that_are_left_out_are_not_looked_at(loss):
     """Whatever their values are, the models are the same but for rounding."""
     X, y, folds = problem()
-    trainers = stages("hinge", folds=[1], Cs=(0.01, 0.02))
+    trainers = stages(loss, folds=[1], Cs=(0.01, 0.02))
     here = run(trainers, X, y, folds)[0]
     X[folds == 1] *= -100.0
     for one, other in zip(here, run(trainers, X, y, folds)[0], strict=True):

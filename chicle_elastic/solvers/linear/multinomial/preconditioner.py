@@ -4,7 +4,8 @@ The second derivatives of P are sum_i C_i (diag(p_i) - p_i p_i^T) (x) x_i x_i^T,
 classes have C_i p_ik (1 - p_ik) there. Directions whose sum over classes is not 0 have no curvature but that of the
 penalty; the gradient has no part in them, so residuals and what is made of them are projected to a sum of 0. There the
 blocks fall short by what classes have in common; a factor of K / (K - 1) makes them exact where all classes are equally
-likely, and with two of them.
+likely, and with two of them. Where there is no room for a block of each class, one has the mean of all, and each class
+a scale of its own.
 
 All of it is scaled by its diagonal first, so that a feature of scale 1e8 costs no digits of the others.
 """
@@ -13,7 +14,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
-from chicle_elastic.solvers.linear.products import pack, packed_diagonal, unpack
+from chicle_elastic.solvers.linear.products import cholesky_solve, pack, packed_diagonal, unpack
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
 ALL = NO_NUMBERS
@@ -26,6 +27,11 @@ def block_weights(p: Array, upper: Array) -> Array:
     weights = p * (1.0 - p)
     weights *= upper * (K / (K - 1.0))
     return np.asarray(weights)
+
+
+def mean_weights(p: Array, upper: Array) -> Array:
+    """The mean of these over the classes, shape (1, n)."""
+    return np.asarray(upper * (1.0 - np.einsum("kn,kn->n", p, p)) / (len(p) - 1.0))[np.newaxis]
 
 
 class ClassBlocks:
@@ -43,20 +49,18 @@ class ClassBlocks:
         self._is_active = is_active
         self._has_intercept = has_intercept
         self._diagonal, factors = diagonal, factor.reshape(-1, D * (D + 1) // 2)
-        self._classes = (
-            [Preconditioner(diagonal[k], factors[k % len(factors)], ALL, NOTHING) for k in range(K)]
-            if len(factor)
-            else []
-        )
+        self._mean = factors[0] if len(factors) == 1 else NOTHING
+        self._classes = [Preconditioner(diagonal[k], factors[k], ALL, NOTHING) for k in range(K) if len(factors) == K]
 
     @staticmethod
-    def of(blocks: Array, diagonal: Array, ridge: Array) -> tuple[Array, Array]:
+    def of(blocks: Array, diagonal: Array, ridge: Array, shares: Array) -> tuple[Array, Array]:
         """Find the diagonal, flat, and the factors.
 
         Args:
             blocks: Second derivatives of the losses, packed, one per class or a single one for all; flat or empty.
             diagonal: Where there are no blocks, the same of their diagonals.
             ridge: Second derivatives of the penalty, shape (K, D).
+            shares: By how much a single block is that of each class, 1 on average, shape (K,).
         """
         K, D = ridge.shape
         if not len(blocks):
@@ -68,13 +72,20 @@ class ClassBlocks:
         one = np.zeros(D * (D + 1) // 2)
         pack(np.eye(D), one)
         factor = np.concatenate([each.factor if len(each.factor) else one for each in made])
-        return np.concatenate([each.diagonal for each in made] * (K // len(made))), factor
+        diagonals = np.array([each.diagonal for each in made])
+        if len(made) < K:
+            diagonals = ridge + shares[:, None] * (diagonals - ridge[0])
+        return diagonals.ravel(), factor
 
     def solve(self, residual: Array) -> Array:
         """Estimate the direction that the second derivatives take to this, shape (K D,)."""
         r = residual.reshape(self._diagonal.shape)
         r = _projected(r, self._is_active, has_intercept=self._has_intercept)
-        z = r / np.where(self._diagonal > 0, self._diagonal, 1.0)
+        scale = 1.0 / np.sqrt(np.where(self._diagonal > 0, self._diagonal, 1.0))
+        z = scale * r
+        if len(self._mean):  # all classes at once
+            z = cholesky_solve(unpack(self._mean, z.shape[1]), z.T).T
+        z = scale * z
         for k, each in enumerate(self._classes):
             z[k] = each.solve(r[k])
         return _projected(z, self._is_active, has_intercept=self._has_intercept).ravel()

@@ -5,9 +5,10 @@ The objective is that of scikit-learn's LogisticRegression (see `objective`). w 
 0 over the classes, as has the gradient.
 
 On little data the second derivatives of all weights are summed up, and steps are exact. Else the preconditioner has
-those of each class by itself (`preconditioner`): all of them together would be K^2 blocks, with fewer passes that take
-far longer. The look at the data has the weight and the features of each class. Where W is 0 all samples have the shares
-of the classes as their probabilities, so loss, gradient and second derivatives follow from it, with a single block.
+those of each class by itself, or of their mean where a message has no room for so many (`preconditioner`): all of them
+together would be K^2 blocks, with fewer passes that take far longer. The look at the data has the weight and the
+features of each class. Where W is 0 all samples have the shares of the classes as their probabilities, so loss,
+gradient and second derivatives follow from it, with a single block.
 """
 
 import math
@@ -67,14 +68,14 @@ class SoftmaxProblem(Problem):
         totals = self.by_class(output.linear)[:, -1]
         return totals > 0 if self.has_free_intercept else np.ones(len(totals), dtype=bool)
 
-    def is_narrow(self, state: NewtonState) -> bool:
-        """Say whether second derivatives of each class fit into a message; else their diagonals are summed up."""
-        return most_block_columns(self.num_classes) >= state.D // self.num_classes
+    def num_blocks(self, state: NewtonState) -> int:
+        """Say of what a message has the second derivatives: of each class, of their mean, or diagonals alone (0)."""
+        return num_blocks(self.num_classes, state.D // self.num_classes)
 
     def block_size(self, state: NewtonState) -> int:
-        """Return the length of the second derivatives of one class."""
+        """Return the length of one block of second derivatives."""
         D = state.D // self.num_classes
-        return D * (D + 1) // 2 if state.is_exact or self.is_narrow(state) else D
+        return D * (D + 1) // 2 if state.is_exact or self.num_blocks(state) else D
 
     def ridge(self, state: NewtonState) -> Array:
         """See `Problem`; without intercepts their column counts as one that is penalised."""
@@ -111,7 +112,8 @@ class SoftmaxProblem(Problem):
             return 0, 0, K * K
         if state.is_exact:
             return D * (D + 1) // 2, 0, K * K
-        return (K * self.block_size(state), 0, K * K) if self.is_narrow(state) else (0, D, K * K)
+        num_blocks = self.num_blocks(state)
+        return num_blocks * self.block_size(state), 0 if num_blocks else D, K * K
 
     def looked(self, state: NewtonState, output: OutputState, w: Array, sums: Array) -> tuple[Array, Evaluation | None]:
         """Begin with W centred, and where it is 0 with the shares of the classes as probabilities."""
@@ -139,7 +141,7 @@ class SoftmaxProblem(Problem):
             second = np.zeros(state.D * (state.D + 1) // 2)
             lower = unpack(block, state.D // K)
             pack(np.kron(spread, lower + np.tril(lower, -1).T), second)
-        elif self.is_narrow(state):
+        elif self.num_blocks(state):
             second = dot(shares, 1.0 - shares) / (K - 1.0) * block
         else:
             diagonal = dot(shares, 1.0 - shares) / (K - 1.0) * block
@@ -227,8 +229,15 @@ class SoftmaxProblem(Problem):
         self, state: NewtonState, output: OutputState, diagonal: Array, found: Evaluation, ridge: Array
     ) -> None:
         """See `ClassBlocks`."""
-        made = ClassBlocks.of(found.second, diagonal, self.by_class(ridge))
+        curvatures = np.maximum(np.diagonal(found.beside.reshape(self.num_classes, -1)), 0.0)
+        shares = curvatures / max(float(curvatures.mean()), TINY)
+        made = ClassBlocks.of(found.second, diagonal, self.by_class(ridge), shares)
         output.diagonal, output.factor = made
+
+
+def num_blocks(num_classes: int, D: int) -> int:
+    """Say how many blocks of D columns a message has room for: one for each class, one for all of them, or none."""
+    return next((number for number in (num_classes, 1) if most_block_columns(number) >= D), 0)
 
 
 @lru_cache(maxsize=8)

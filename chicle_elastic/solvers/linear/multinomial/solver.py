@@ -4,7 +4,8 @@ Between passes a task remembers the probabilities at the W, b that it has evalua
 have come or gone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
-from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block
+from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem
 from chicle_elastic.solvers.linear.newton.state import (
     Block,
@@ -35,22 +36,28 @@ class LocalRows:
     """Rows, class codes and weights of all local chunks (at least one), for as long as these stay.
 
     Attributes:
-        rows: The rows.
+        num_read: How many rows the chunks have.
+        rows: Those that are not left out.
         codes: Class codes, shape (num_rows,), int32.
         upper: C_i, shape (num_rows,), float64.
         ticks: Numbers from 0 to 1, spread evenly over the rows of the data set, shape (num_rows,), float64.
     """
 
-    def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, class_weights: Sequence[float] | None) -> None:
+    def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, trainer: Any) -> None:
         blocks = {chunk_id: chunk.peek() for chunk_id, chunk in chunks.items()}
-        found = list(blocks.values())
-        self.rows = ClassRows(blocks)
-        self.codes: Array = np.concatenate([block.targets for block in found])
-        self.upper: Array = np.concatenate(
-            [upper_bounds(C, block.targets, block.weights, class_weights) for block in found]
-        )
-        numbers = np.concatenate([np.asarray(block.row_ids) for block in found])
-        self.ticks: Array = numbers * GOLDEN_RATIO % 1.0
+        found, factors = list(blocks.values()), trainer.class_weights
+        codes = np.concatenate([block.targets for block in found])
+        upper = np.concatenate([upper_bounds(C, block.targets, block.weights, factors) for block in found])
+        ticks = np.concatenate([np.asarray(block.row_ids) for block in found]) * GOLDEN_RATIO % 1.0
+        self.num_read, is_counted = len(codes), None
+        if trainer.code_classes is not None:
+            is_counted = upper > 0
+            codes = np.array(trainer.code_classes)[codes]
+            codes, upper, ticks = codes[is_counted], upper[is_counted], ticks[is_counted]
+        self.rows = ClassRows(blocks, is_counted)
+        self.codes: Array = codes
+        self.upper: Array = upper
+        self.ticks: Array = ticks
 
 
 class MultinomialSolver(PassSolver):
@@ -58,25 +65,15 @@ class MultinomialSolver(PassSolver):
 
     Args:
         ctx: Of the task.
-        problem_of: Says what is minimised.
-        C: Factor of the losses.
-        class_weights: Factor of C per class code; None for 1.
+        trainer: The `MultinomialTrainer`, which says what is minimised.
     """
 
     state_type = NewtonState
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        problem_of: Callable[[NewtonState], SoftmaxProblem],
-        C: float,
-        class_weights: Sequence[float] | None,
-    ) -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
-        self._problem_of = problem_of
-        self._C = C
-        self._class_weights = class_weights
+        self._trainer = trainer
+        self._C = float(trainer.C)
         self._known: tuple[Array, Array] | None = None
         self._rows: LocalRows | None = None
 
@@ -88,16 +85,22 @@ class MultinomialSolver(PassSolver):
     def local(self) -> LocalRows:
         """The present chunks, read; there is at least one."""
         if self._rows is None:
-            self._rows = LocalRows(self.chunks, self._C, self._class_weights)
+            self._rows = LocalRows(self.chunks, self._C, self._trainer)
         return self._rows
+
+    def raise_bounds(self, C: float) -> None:
+        """Go on with a larger C."""
+        if self._rows is not None:
+            self._rows.upper *= C / self._C
+        self._C = C
 
     def sums_size(self, state: NewtonState) -> int:
         """See `newton.state`."""
-        return state.sums_size(self._problem_of(state))
+        return state.sums_size(self._trainer.problem_of(state))
 
     def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
         """See `newton.state`."""
-        output, part, problem = state.outputs[0], sums[HEAD:], self._problem_of(state)
+        output, part, problem = state.outputs[0], sums[HEAD:], self._trainer.problem_of(state)
         with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
             if output.phase is NewtonPhase.LOOK:
                 self._look(state, problem, part)
@@ -111,66 +114,90 @@ class MultinomialSolver(PassSolver):
 
     def _look(self, state: NewtonState, problem: SoftmaxProblem, part: Array) -> None:
         local, K = self.local, state.num_classes
-        weights = np.zeros((K, local.rows.num_rows))
-        weights[local.codes, np.arange(local.rows.num_rows)] = local.upper
+
+        def weights_of(rows: slice) -> Array:
+            return np.where(local.codes[rows] == np.arange(K)[:, None], local.upper[rows], 0.0)
+
         linear = problem.by_class(part[: state.D])
-        linear[:, :-1], linear[:, -1] = local.rows.sums(weights), weights.sum(axis=1)
+        linear[:, :-1] = local.rows.sums(K, weights_of)
+        linear[:, -1] = np.bincount(local.codes, weights=local.upper, minlength=K)
         if not np.isfinite(linear).all():
             local.rows.require_finite()
         if state.outputs[0].block is Block.KEPT:
             return
-        # One block in place of K, so it may have more rows.
-        share = min(K / state.row_step, 1.0)
+        # One block in place of so many, so it may have more rows.
+        share = min(max(problem.num_blocks(state), 1) / state.row_step, 1.0)
         weights = local.upper if share == 1.0 else np.where(local.ticks < share, local.upper / share, 0.0)
-        self._add_blocks(state, problem, weights[np.newaxis], part[state.D :])
+        self._add_blocks(problem, weights[np.newaxis], part[state.D :], is_rough=state.is_rough)
 
     def _evaluate(self, state: NewtonState, problem: SoftmaxProblem, W: Array, found: Evaluation) -> None:
-        local, output = self.local, state.outputs[0]
+        local, output, K = self.local, state.outputs[0], state.num_classes
+        p = np.empty((K, local.rows.num_rows), np.float32 if state.is_rough else np.float64)
         there = W + problem.by_class(output.direction)
-        softmax = Softmax.of(self._scores(there), local.codes, local.upper)
-        self._known = there, softmax.probabilities
-        found.scalars[0] = found.scalars[1] = softmax.loss
-        found.scalars[ENTROPY] = softmax.entropy
-        gradient = self._gradient(softmax)
+        loss, found.scalars[ENTROPY], gradient = self._sums(there, p=p, beside=found.beside.reshape(K, K))
+        self._known = there, p
+        found.scalars[:2] = loss
         gradient[:, -1] *= problem.has_free_intercept
         found.v[:] = -gradient.ravel()
-        found.beside[:] = softmax.intercept_curvatures().ravel()
         found.step[:] = output.step
         if output.block is Block.KEPT:
             return
         if state.is_exact:
-            dense, has_intercept = local.rows.dense(), problem.has_free_intercept
-            found.second[:] = joint_block(dense, softmax.probabilities, local.upper, has_intercept=has_intercept)
+            has_intercept = problem.has_free_intercept
+            found.second[:] = joint_block(local.rows.dense(), p, local.upper, has_intercept=has_intercept)
             return
-        weights = block_weights(softmax.probabilities, local.upper)
-        if state.row_step > 1:
-            weights = self._drawn(weights, state.row_step)
-        self._add_blocks(state, problem, weights, found.second if len(found.second) else found.diagonal)
+        weights_of = mean_weights if problem.num_blocks(state) == 1 else block_weights
+        weights = weights_of(p, local.upper)
+        weights = self._drawn(weights, state.row_step)
+        blocks = found.second if len(found.second) else found.diagonal
+        self._add_blocks(problem, weights, blocks, is_rough=state.is_rough)
 
-    def _gradient(self, softmax: Softmax) -> Array:
-        """That of the losses, shape (K, D)."""
-        slopes = softmax.slopes(self.local.codes, self.local.upper)
-        return np.hstack([self.local.rows.sums(slopes), slopes.sum(axis=1, keepdims=True)])
+    def _sums(self, W: Array, *, p: Array | None = None, beside: Array | None = None) -> tuple[float, float, Array]:
+        """Sum up loss, entropy and the gradient of the losses, shape (K, D), in one look at the rows.
+
+        Args:
+            W: Shape (K, D).
+            p: OUT. Probabilities, shape (K, num_rows).
+            beside: OUT. Second derivatives by the intercepts, shape (K, K); added to.
+        """
+        local, values, intercepts = self.local, np.zeros(2), np.zeros((len(W), 1))
+
+        def slopes_at(rows: slice, scores: Array) -> Array:
+            found = Softmax.of(scores + W[:, -1:], local.codes[rows], local.upper[rows])
+            values[:] += found.loss, found.entropy
+            if p is not None:
+                p[:, rows] = found.probabilities
+            if beside is not None:
+                beside[...] += found.intercept_curvatures()
+            slopes = found.slopes(local.codes[rows], local.upper[rows])
+            intercepts[:, 0] += slopes.sum(axis=1)
+            return slopes
+
+        gradient = np.hstack([local.rows.curved(W[:, :-1], slopes_at), intercepts])
+        return float(values[0]), float(values[1]), gradient
 
     def _drawn(self, weights: Array, row_step: int) -> Array:
-        """Of about one row in so many per class: those that count most, and of the others some, counted up."""
+        """Of about one row in so many per block: those that count most, and of the others some, counted up."""
+        if row_step == 1:
+            return weights
         bounds = row_step * weights.mean(axis=1, keepdims=True)
         chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
         heavier = np.where(chances < 1.0, bounds, weights)
         return np.where(self.local.ticks < chances, heavier, 0.0)
 
-    def _add_blocks(self, state: NewtonState, problem: SoftmaxProblem, weights: Array, blocks: Array) -> None:
-        rows, by_class = self.local.rows, blocks.reshape(len(weights), -1)
+    def _add_blocks(self, problem: SoftmaxProblem, weights: Array, blocks: Array, *, is_rough: bool) -> None:
+        """Add up a block, or where there is no room for it a diagonal, for each row of weights."""
+        rows, each = self.local.rows, blocks.reshape(len(weights), -1)
         intercept = float(problem.has_free_intercept)
-        if state.is_exact or problem.is_narrow(state):
-            rows.add_products(weights, intercept, by_class, is_rough=state.is_rough)
+        if each.shape[1] > rows.num_features + 1:
+            rows.add_products(weights, intercept, each, is_rough=is_rough)
         else:
-            by_class[:, :-1] = rows.squares(weights)
-            by_class[:, -1] = intercept * weights.sum(axis=1)
+            each[:, :-1] = rows.sums(len(weights), lambda part: weights[:, part], are_squared=True)
+            each[:, -1] = intercept * weights.sum(axis=1)
 
     def _curved(self, W: Array, vector: Array, *, is_rough: bool) -> Array:
         """Second derivatives of the losses times `vector`, shape (K, D)."""
-        p, upper = self._probabilities(W), self.local.upper
+        p, upper = self._probabilities(W, np.float32 if is_rough else np.float64), self.local.upper
         intercepts = np.zeros((len(W), 1))
         offsets = vector[:, -1:]
 
@@ -184,28 +211,24 @@ class MultinomialSolver(PassSolver):
 
         return np.hstack([self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough), intercepts])
 
-    def _probabilities(self, W: Array) -> Array:
-        """Those of all rows, shape (K, num_rows)."""
-        if self._known is None or not (np.abs(self._known[0] - W) <= SAME * np.abs(W)).all():
-            self._known = W.copy(), probabilities(self._scores(W))
-        return self._known[1]
-
-    def _scores(self, W: Array) -> Array:
-        """Scores of all rows, shape (K, num_rows); rows are not read where W is 0."""
-        if not W[:, :-1].any():
-            return np.repeat(W[:, -1:], self.local.rows.num_rows, axis=1)
-        scores = self.local.rows.times(W[:, :-1])
-        scores += W[:, -1:]
-        return scores
+    def _probabilities(self, W: Array, dtype: Any) -> Array:
+        """Those of all rows, shape (K, num_rows); rows are not read where W is 0."""
+        known = self._known
+        if known is None or known[1].dtype != dtype or not (np.abs(known[0] - W) <= SAME * np.abs(W)).all():
+            p = np.empty((len(W), self.local.rows.num_rows), dtype)
+            if W[:, :-1].any():
+                self._sums(W, p=p)
+            else:
+                p[:] = probabilities(W[:, -1:])
+            self._known = W.copy(), p
+            return p
+        return known[1]
 
     def evaluate(self, model: Array, progress: Array) -> Update:
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local = self.local
-        W = model.reshape(-1, local.rows.num_features + 1)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = Softmax.of(self._scores(W), local.codes, local.upper)
-            gradient = self._gradient(found)
-        metrics = {"loss": found.loss, "entropy": found.entropy, "rows": float(local.rows.num_rows)}
+            loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_features + 1))
+        metrics = {"loss": loss, "entropy": entropy, "rows": float(self.local.num_read)}
         return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

@@ -1,7 +1,8 @@
 """Multinomial logistic regression: the model, the method, and when to stop. See `objective` and `problem`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -9,14 +10,12 @@ from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.certified import CertifiedTrainer, num_outputs
-from chicle_elastic.solvers.linear.methods import MANY_VALUES, ROWS_PER_COLUMN, most_block_columns
+from chicle_elastic.solvers.linear.methods import MANY_VALUES, ROWS_PER_COLUMN
 from chicle_elastic.solvers.linear.multinomial import objective
-from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, softmax_problem
+from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, num_blocks, softmax_problem
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 
-FIRST_SHARE = 0.3
-"""Share of tol that is aimed at before a certificate has refused anything."""
 LEAST_KEPT, MOST_KEPT, COLUMNS_PER_PRODUCT = 2, 16, 8
 """Products of a run up to which the next one has the same blocks, at least and at most; between them as many as take
 the time of the blocks of dense rows, which is one per so many columns. With 2 and 32 in place of 8, 44 tables take 8 %
@@ -35,7 +34,8 @@ class MultinomialTrainer(CertifiedTrainer):
         C: Factor of the sum of losses, > 0.
         tol: Relative duality gap at which to stop; 0 for never.
         has_intercept: Whether there are intercepts, which are not penalised.
-        class_weights: Factor of C per class code; None for 1.
+        class_weights: Factor of C per target code; None for 1. Rows of a code with the factor 0 are left out.
+        code_classes: Class of each target code, from 0; None where codes are classes.
     """
 
     name = "Multinomial"
@@ -45,6 +45,7 @@ class MultinomialTrainer(CertifiedTrainer):
     tol: float = 1e-3
     has_intercept: bool = True
     class_weights: tuple[float, ...] | None = None
+    code_classes: tuple[int, ...] | None = None
     has_one_softmax: ClassVar[bool] = True
     intercept_scaling: ClassVar[float] = 1.0
     """Of the last column of the model."""
@@ -56,9 +57,10 @@ class MultinomialTrainer(CertifiedTrainer):
     @property
     def problem(self) -> SoftmaxProblem:
         """Unknown before there is a state: it has the number of classes."""
-        raise NotImplementedError("the problem of a softmax depends on the number of classes: see _problem")
+        raise NotImplementedError("the problem of a softmax depends on the number of classes: see problem_of")
 
-    def _problem(self, state: NewtonState) -> SoftmaxProblem:
+    def problem_of(self, state: NewtonState) -> SoftmaxProblem:
+        """Return what is minimised."""
         return softmax_problem(self.tol, self.has_intercept, state.num_classes)
 
     def num_outputs(self, schema: DataSchema) -> int:
@@ -67,36 +69,46 @@ class MultinomialTrainer(CertifiedTrainer):
         Raises:
             UsageError: The targets are not class codes.
         """
-        return max(num_outputs(schema), schema.num_classes)
+        K = self._num_classes(schema)
+        return max(num_outputs(schema, K), K)
+
+    def _num_classes(self, schema: DataSchema) -> int:
+        return schema.num_classes if self.code_classes is None else max(self.code_classes) + 1
+
+    def identity(self) -> Mapping[str, Any]:
+        """Leave out what is as it was before there were codes, as checkpoints do."""
+        found = CertifiedTrainer.identity(self)
+        return {name: value for name, value in found.items() if (name, value) != ("code_classes", None)}
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task."""
         from chicle_elastic.solvers.linear.multinomial.solver import MultinomialSolver
 
-        return MultinomialSolver(ctx, problem_of=self._problem, C=float(self.C), class_weights=self.class_weights)
+        return MultinomialSolver(ctx, self)
 
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
-        state = first_state(schema)
-        return steps.start(state, self._problem(state), model)
+        state = first_state(schema, self._num_classes(schema))
+        return steps.start(state, self.problem_of(state), model)
 
     def _reopen(self, state: NewtonState, model: Array) -> None:
-        steps.reopen(state, self._problem(state), model)
+        steps.reopen(state, self.problem_of(state), model)
 
     def _step(self, state: NewtonState, model: Array, summed: Summed) -> Array:
-        return steps.advance(state, self._problem(state), model, summed.delta, summed.weight)
+        return steps.advance(state, self.problem_of(state), model, summed.delta, summed.weight)
 
     def _sums_size(self, state: NewtonState) -> int:
-        return state.sums_size(self._problem(state))
+        return state.sums_size(self.problem_of(state))
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
-        K, D, state = schema.num_classes, schema.num_features + 1, first_state(schema)
+        K, D = self._num_classes(schema), schema.num_features + 1
+        state = first_state(schema, K)
         if state.is_exact:
             return (
                 "Newton's method on chunks, because of the multinomial loss, and second derivatives of "
                 f"{D} columns and {K} classes are few"
             )
-        fit = "fit" if self._problem(state).is_narrow(state) else "do not fit"
+        fit = {K: "fit", 1: "do not fit, but their mean does,", 0: "do not fit"}[num_blocks(K, D)]
         return (
             "Newton's method on chunks by conjugate gradients, because of the multinomial loss; second derivatives by "
             f"class of {D} columns and {K} classes {fit} into a message"
@@ -129,11 +141,11 @@ class MultinomialTrainer(CertifiedTrainer):
         return NewtonState.look(report.progress).share <= steps.LEAST_SHARE
 
 
-def first_state(schema: DataSchema) -> NewtonState:
-    """Say before the first pass over such data which second derivatives are summed up, and of how many rows."""
-    K, n, D = schema.num_classes, schema.num_rows, schema.num_features + 1
+def first_state(schema: DataSchema, K: int) -> NewtonState:
+    """Say before the first pass over data of K classes which second derivatives are summed up, and of which rows."""
+    n, D = schema.num_rows, schema.num_features + 1
     is_joint = K * D <= MOST_JOINT_COLUMNS and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
-    row_step = 1 if is_joint or most_block_columns(K) < D else max(1, n // (ROWS_PER_COLUMN * D))
+    row_step = 1 if is_joint or not num_blocks(K, D) else max(1, n // (ROWS_PER_COLUMN * D))
     return NewtonState(
         D=K * D,
         block_columns=K * D if is_joint else 0,
@@ -142,7 +154,6 @@ def first_state(schema: DataSchema) -> NewtonState:
         is_rough=schema.kind != "csr" and schema.dtype != "float64" and not is_joint,
         has_many_rows=n * D > MANY_VALUES,
         kept_products=min(max(D // (COLUMNS_PER_PRODUCT * row_step), LEAST_KEPT), MOST_KEPT),
-        share=FIRST_SHARE,
         num_classes=K,
         outputs=[],
     )
