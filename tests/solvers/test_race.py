@@ -1,8 +1,11 @@
 """Turns of two methods: what is done in vain is bounded, whatever the traces of both are."""
 
 import numpy as np
+import pytest
 
+from chicle_elastic.solvers.linear.coordinates import ITERATIONS_PER_TURN
 from chicle_elastic.solvers.linear.race import AHEAD, Race
+from estimators import ChicleSVM
 
 STEP = 10.0
 FLIGHTS = (0.899, 0.833, 0.76, 0.707, 0.6, 0.5, 0.4, 0.327, 0.26, 0.2, 0.16, 0.13, 0.1, 0.08, 0.07, 0.06)
@@ -65,3 +68,14 @@ def test_slow_passes_at_first_do_not_lose_the_race():
     done, winner = run([ending(60, (*FLIGHTS, *np.geomspace(0.05, 1e-3, 44))), ending(3000, newton)], 4 * STEP)
     assert winner == 0
     assert sum(done) <= 3 * 60 + 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_turn_of_newton_steps_comes_long_before_max_iter(seed):
+    """Rows as smooth as images: each pass is short, and Newton steps cost as much as hundreds of passes."""
+    rng = np.random.default_rng(0)
+    X = np.cumsum(rng.normal(size=(4000, 500)), axis=1)
+    X = 0.1 * np.abs(X) / np.abs(X).max()
+    y = (X @ rng.normal(size=(500, 6)) + 0.05 * rng.normal(size=(4000, 6))).argmax(axis=1)
+    model = ChicleSVM(C=100.0, random_state=seed, max_iter=2 * ITERATIONS_PER_TURN).fit(X.astype(np.float32), y)
+    assert model.duality_gap_ <= model.tol

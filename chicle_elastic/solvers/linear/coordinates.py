@@ -31,6 +31,10 @@ FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values of small data that passes visit before the runtime is asked what next; a pass is always finished."""
+ITERATIONS_PER_TURN = 64
+"""Iterations that a turn of the race takes at most, so that `max_iter` of them do not end before Newton steps begin."""
+LONG_ITERATION, MANY_PASSES = 1 << 26, 8
+"""Work (a tenth of a second), and passes, that one iteration has at most for that."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
 """When a certificate is worth while, as in `LinearTrainer.verdict`."""
 
@@ -113,7 +117,7 @@ class CoordinatePasses:
         return self._descend(model, budget)
 
     def _descend(self, model: Array, budget: Budget) -> Update:
-        """Make a pass; or some over small data, where what is between two iterations takes longer than a pass."""
+        """Make a pass; of the only task some, where iterations would be short, or too many until Newton's turn."""
         tables = self._local.tables
         w = model.reshape(tables.num_outputs, -1)
         found = self._grown(w, budget)
@@ -130,8 +134,10 @@ class CoordinatePasses:
         values_of_visit = _visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
         most_visits = math.ceil(PASS_VALUES / values_of_visit) if is_small else 0
         looks = 0 if is_small else LOOK_VALUES * tables.num_rows * tables.num_outputs
-        begun = descent.visits
+        done, num_passes, enough = 0.0, 0, self._work_per_iteration(is_small, is_alone, values_of_visit)
         while True:
+            if num_passes and num_passes % MANY_PASSES == 0:  # those that were left out may have to move by now
+                descent.visit_all()
             before, started_s = descent.visits, budget.clock.now()
             found, processed = descent.run(
                 found,
@@ -140,14 +146,14 @@ class CoordinatePasses:
                 goal=self._goal / self._correction,
                 most_visits=most_visits,
             )
-            visits = descent.visits - before
+            visits, num_passes = descent.visits - before, num_passes + 1
+            done += visits * values_of_visit + looks
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
                 self._learn(found, visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
-            is_enough = not is_small or (descent.visits - begun) * values_of_visit >= VALUES_PER_ITERATION
-            if is_enough or self._is_newton or self.is_near or budget.is_spent():
+            if done >= enough or self._is_newton or self.is_near or budget.is_spent():
                 break
-        if is_small:
+        if is_small or num_passes > 1:
             samples = count_all(self._local.chunks)
         else:
             samples = int(processed.sum())
@@ -166,9 +172,20 @@ class CoordinatePasses:
         """Say whether it is the turn of Newton steps."""
         return self._race is not None and self._race.running == NEWTON
 
+    def _work_per_iteration(self, is_small: bool, is_alone: bool, values_of_visit: float) -> float:
+        """Return the work after which an iteration ends with the pass that is being made."""
+        least = VALUES_PER_ITERATION if is_small else 0
+        if not is_alone or not self._may_finish:
+            return least
+        pass_work = self._local.tables.num_rows * self._local.tables.num_outputs * values_of_visit
+        return max(least, min(self._first_turn / ITERATIONS_PER_TURN, max(LONG_ITERATION, MANY_PASSES * pass_work)))
+
+    @property
+    def _first_turn(self) -> float:
+        return FIRST_STEPS * self._local.tables.num_outputs * step_work(self._local.tables)
+
     def _new_race(self, first: int) -> Race:
-        tables = self._local.tables
-        return Race(FIRST_STEPS * tables.num_outputs * step_work(tables), first)
+        return Race(self._first_turn, first)
 
     def _left(self, relative_gaps: Array) -> float:
         """Return what is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
