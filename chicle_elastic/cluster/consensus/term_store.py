@@ -12,7 +12,8 @@ one. Every agent stores its own address, one key per node, so that agents find e
 that ends in order marks it: where its host is gone as well, no refused connection would prove that it has ended.
 
 A store that was restarted is empty. The leader then stores its term again (`heal`), each agent its address
-(`publish_again`). Until the leader has had the time for it, no agent is granted a term.
+(`publish_again`). Until the leader has had the time for it, no agent is granted a term, not even one that knows of no
+term before: a store says when it has been there for so long (`SETTLED_KEY`).
 """
 
 import logging
@@ -22,14 +23,12 @@ from dataclasses import dataclass
 
 from chicle_elastic.cluster.rendezvous.errors import ForgedStateError, StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.signed_value import CompareSet, Reading, SignedValue
+from chicle_elastic.cluster.rendezvous.store import RESTORE_S, SETTLED_KEY, store_errors
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import codec
 from chicle_elastic.transports.secret import JobSecret
-
-RESTORE_S = 3.0
-"""How long a leader may take to store its term in a store that was restarted."""
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ class TermStore:
                 return True, newest  # an earlier attempt was executed, and its answer lost
             if not self._is_settled(seen, is_restarted=known > 0 or self._has_reconnected):
                 raise StoreUnreachableError(
-                    f"the rendezvous store at {self._endpoint} was restarted and has no term of {self._run_id!r} yet"
+                    f"the rendezvous store at {self._endpoint} has just begun and has no term of {self._run_id!r} yet"
                 )
             if newest.term > known or newest.term >= term:
                 return False, newest
@@ -188,16 +187,21 @@ class TermStore:
 
         Args:
             seen: The value of the term.
-            is_restarted: If it holds none, it may have held one before it was restarted.
+            is_restarted: If it holds none, it held one before it was restarted.
         """
         if not is_restarted:
-            return True
+            return seen.raw is not None or self._has_store_settled()
         now = time.monotonic()
         if seen.raw is not None:
             self._empty_since_s = None
         elif self._empty_since_s is None:
             self._empty_since_s = now
         return self._empty_since_s is None or now - self._empty_since_s > RESTORE_S
+
+    def _has_store_settled(self) -> bool:
+        """Whether the store, empty now, has been there for so long that nobody is left who would fill it."""
+        with store_errors(self._endpoint):
+            return self._store.compare_set(SETTLED_KEY, "?", "?") != b"?"
 
     @staticmethod
     def _beacon(reading: Reading) -> Beacon:

@@ -16,6 +16,7 @@ import contextlib
 import ipaddress
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,6 +31,10 @@ from chicle_elastic.transports.secret import JobSecret
 DEFAULT_PORT = 29400
 LISTENS_KEY = "chicle-store/listens-on"
 """Where a store says which address it listens on (`own_address`)."""
+SETTLED_KEY = "chicle-store/has-settled"
+"""What a store holds as soon as a job that has lost an earlier one has had the time to say that it lives."""
+RESTORE_S = 3.0
+"""How long a leader may take to store its term in a store that was restarted."""
 ENDPOINT = re.compile(r"(\[(?P<ipv6>[0-9A-Za-z:.%]+)\]|(?P<host>[\w.-]+))(:(?P<port>\d{1,5}))?", re.ASCII)
 CONNECT_TIMEOUT_S = 10.0
 RETRY_S = 0.05
@@ -98,6 +103,14 @@ class StoreServer:
         self._host, self._port = host, listener.getsockname()[1]
         self._server = KeyValueServer(listener)
         self._server.values[LISTENS_KEY] = self.listens.encode()
+        # Nobody can have known the address of a store that takes any free port.
+        self._settling = threading.Timer(RESTORE_S if port else 0.0, self._settle)
+        self._settling.daemon = True
+        self._settling.start() if port else self._settle()
+
+    def _settle(self) -> None:
+        with self._server.lock:
+            self._server.values[SETTLED_KEY] = b"yes"
 
     @property
     def endpoint(self) -> str:
@@ -118,6 +131,7 @@ class StoreServer:
 
     def close(self) -> None:
         """End the server; every connection to it breaks."""
+        self._settling.cancel()
         self._server.close()
 
     def __enter__(self) -> "StoreServer":

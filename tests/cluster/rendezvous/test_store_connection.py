@@ -3,12 +3,13 @@
 import contextlib
 import socket
 import threading
+import time
 
 import pytest
 
 from chicle_elastic.cluster.consensus import term_store
 from chicle_elastic.cluster.consensus.term_store import Contact, Term, TermStore
-from chicle_elastic.cluster.rendezvous import store_connection
+from chicle_elastic.cluster.rendezvous import store, store_connection
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.store import StoreServer, parse_endpoint
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
@@ -16,6 +17,7 @@ from chicle_elastic.errors import PeerLostError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.secret import JobSecret
 from tests.cluster.rendezvous.rendezvous_agents import wait_for
+from tests.timeouts import timeout_s
 
 N0 = NodeId("n0")
 CONTACT = Contact(life="n0#1", address="tcp://127.0.0.1:1")
@@ -118,8 +120,9 @@ def test_a_restarted_store_grants_no_term_before_the_leader_had_time_to_restore_
     with StoreServer(endpoint):
         for connection in connections:
             wait_for(connection)
-        for terms_of_node, known in ((survivor, 1), (stranger, 0)):
-            with pytest.raises(StoreUnreachableError, match="was restarted and has no term"):
+        newcomer = terms(StoreConnection(endpoint), secret)  # for whom there has been no other store
+        for terms_of_node, known in ((survivor, 1), (stranger, 0), (newcomer, 0)):
+            with pytest.raises(StoreUnreachableError, match="has just begun and has no term"):
                 terms_of_node.claim(known + 1, other, ("n9#1",), known=known)
         assert leader.heal(Term(term=4, lead="n0#1", address=CONTACT.address, members=("n0#1",)))
         assert stranger.claim(1, other, ("n9#1",), known=0) == (False, leader.look())
@@ -131,6 +134,33 @@ def test_a_restarted_store_grants_no_term_before_the_leader_had_time_to_restore_
         assert survivor.claim(5, CONTACT, ("n0#1",), known=4) == (True, fifth), (
             "the answer to an earlier attempt was lost"
         )
+
+
+def test_a_store_that_nobody_can_have_known_grants_a_term_at_once_and_another_one_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job begins without waiting for survivors that there cannot be."""
+    secret = JobSecret.generate()
+    with StoreServer() as host:
+        is_granted, _ = terms(StoreConnection(host.endpoint), secret).claim(1, CONTACT, ("n0#1",), known=0)
+        assert is_granted
+        endpoint = host.endpoint
+    monkeypatch.setattr(store, "RESTORE_S", 0.2)
+    with StoreServer(endpoint):
+        newcomer, end_s = terms(StoreConnection(endpoint), secret), time.monotonic() + timeout_s(10.0)
+        with pytest.raises(StoreUnreachableError, match="has just begun"):
+            newcomer.claim(1, CONTACT, ("n0#1",), known=0)
+        while not is_granted_at(newcomer):
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+
+def is_granted_at(newcomer: TermStore) -> bool:
+    """Whether the first term is granted now."""
+    try:
+        return newcomer.claim(1, CONTACT, ("n0#1",), known=0)[0]
+    except StoreUnreachableError:
+        return False
 
 
 class _Stopped:
