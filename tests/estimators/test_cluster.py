@@ -53,7 +53,7 @@ class OtherData(Recorder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(
-    [ChicleSVM(n_workers=2), ChicleRidge(n_workers=2), ChicleSVR(n_workers=2), ChicleLasso(n_workers=2)]
+    [ChicleSVM(n_workers=2, tol=1e-10), ChicleRidge(n_workers=2), ChicleSVR(n_workers=2), ChicleLasso(n_workers=2)]
 )
 def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
     """The same as in process, on one cluster that all fits of this process share."""

@@ -238,7 +238,9 @@ def test_ctrl_c_in_a_fit_of_long_iterations_gives_the_last_merged_model(monkeypa
             return solver
 
     def job(at, **fields):
-        return Job(trainer=Interrupting(tol=0.0, at=at), source=source, **{"max_iterations": 50, **fields})
+        return Job(
+            trainer=Interrupting(tol=0.0, at=at, loss="logistic"), source=source, **{"max_iterations": 50, **fields}
+        )
 
     outcome = InProcess().run(job(2))
     assert outcome.is_interrupted

@@ -198,9 +198,11 @@ def test_what_nobody_lived_to_go_on_with_was_not_merged(fate: str, undone: set[i
 
 
 def test_stale_state_is_found_by_its_version(evidence: Evidence, work: str) -> None:
-    """A chunk went on with the state of an iteration earlier."""
+    """A chunk went on with the state of an iteration earlier than the last one that had processed it."""
     line = last_lines(evidence)[0]
-    page_of(evidence, line)["before"] = [line.before[0], line.before[1] - 1]
+    earlier = [each.after for lines in evidence.lines.values() for each in lines if each.chunk == line.chunk]
+    merge, iteration = max(after for after in earlier if after < line.after)
+    page_of(evidence, line)["before"] = [merge, iteration - 1]
     assert any("and was not lost" in fault for fault in judge(fresh(evidence), work))
 
 
