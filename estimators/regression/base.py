@@ -87,11 +87,16 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         """Say whether rows of this shape are fitted best from their products at once, in this process."""
         return False
 
-    def _needs_no_job(self, shape: tuple[int, ...]) -> bool:
-        """Say whether nobody has asked for a job, and rows of this shape have nothing to gain from one."""
+    def _needs_no_job(self) -> bool:
+        """Say whether nobody has asked for a job, so that little data need not be one."""
         is_watched = self.verbose or self.logdir is not None or hasattr(self, "_parent_callback_ctx")
         is_placed = any(part is not None for part in (self.runtime, self.n_workers, self.policy, self.chunk_size))
-        return not (is_watched or is_placed or getattr(self, "_skl_callbacks", False)) and self._is_little(shape)
+        return not (is_watched or is_placed or getattr(self, "_skl_callbacks", False))
+
+    def _may_be_little(self, X: Any) -> bool:
+        """Say whether X may have little data; of what has no rows and columns yet that is seen when it has them."""
+        shape = tuple(getattr(X, "shape", ()))
+        return len(shape) != 2 or shape[1] == 1 or self._is_little(shape)
 
     def _initial_model(self) -> Array | None:
         """The model to begin with, shape (n_features + 1,); by default that of the trainer."""
@@ -144,16 +149,15 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         runtime = runtime_of(self)
         shape = _shape(y)
         has_targets = self._takes_targets and shape[1:] > (1,)
-        if not is_folder(X) and (has_targets or (len(shape) == 1 and self._needs_no_job(_shape(X)))):
-            from estimators.regression.targets import RESULTS, Samples
+        if not is_folder(X) and (has_targets or (len(shape) == 1 and self._needs_no_job() and self._may_be_little(X))):
+            from estimators.regression.targets import Samples, of_one_target
 
             samples = Samples.of(self, X, y, sample_weight)
-            attributes = self._fit_targets(runtime, samples)
-            if has_targets or attributes["duality_gap_"] <= self.tol:
-                if not has_targets:
-                    attributes |= {name: attributes[name][0].tolist() for name in RESULTS if name != "coef_"}
-                    attributes["coef_"] = attributes["coef_"][0]
-                for name, value in attributes.items():
+            attributes: dict[str, Any] = {}
+            if has_targets or self._is_little(samples.X.shape):
+                attributes = self._fit_targets(runtime, samples)
+            if has_targets or attributes.get("duality_gap_", np.inf) <= self.tol:
+                for name, value in (attributes if has_targets else of_one_target(attributes)).items():
                     setattr(self, name, value)
                 set_attributes_like(self, X)
                 return self

@@ -21,7 +21,7 @@ from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise
 from estimators.regression.targets import EPS, Products, Results, Samples, finished
 
-MOST_LOOKS = 32
+MOST_LOOKS = 8
 """Sweeps over all columns after which a job, which has other means, goes on."""
 
 

@@ -44,8 +44,9 @@ class ChicleElasticNet(LinearRegressor):
                             fit into a message, else of a working set;          data, or on ``precompute``
                             coordinate descent and exact steps on them
     ``random_state``        decides which rows share a chunk                    for ``selection="random"``
-    dtype                   floats and bytes stay as they are; sums             ``coef_`` has the dtype of X
-                            and attributes are float64
+    dtype                   floats and bytes stay as they are, but for little   ``coef_`` has the dtype of X
+                            data, which is copied as float64; sums and
+                            attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
                             ``fit(ChunkFolder(path))``, ``save``, ``load``,     ``path``
@@ -207,7 +208,7 @@ class ChicleElasticNet(LinearRegressor):
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
         from estimators.regression.elastic_net import fit_at_once
 
-        if not self._needs_no_job(samples.X.shape):
+        if not (self._needs_no_job() and self._is_little(samples.X.shape)):
             return super()._fit_targets(runtime, samples)
         l1 = float(self.alpha) * self._share()
         l2 = float(self.alpha) - l1
@@ -246,8 +247,9 @@ class ChicleLasso(ChicleElasticNet):
                             fit into a message, else of a working set;          data, or on ``precompute``
                             coordinate descent and exact steps on them
     ``random_state``        decides which rows share a chunk                    for ``selection="random"``
-    dtype                   floats and bytes stay as they are; sums             ``coef_`` has the dtype of X
-                            and attributes are float64
+    dtype                   floats and bytes stay as they are, but for little   ``coef_`` has the dtype of X
+                            data, which is copied as float64; sums and
+                            attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
                             ``fit(ChunkFolder(path))``, ``save``, ``load``,     ``path``

@@ -49,8 +49,8 @@ class ChicleRidge(LinearRegressor):
                             rows, fit into a message, else conjugate gradients
     ``random_state``        decides which rows share a chunk                    for some solvers
     dtype                   floats and bytes stay as they are, but for          ``coef_`` has the dtype of X
-                            several targets, whose X is copied as float64;
-                            sums and attributes are float64
+                            several targets and little data, whose X is
+                            copied as float64; sums and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, arrays on a
                             ``n_workers``, ``policy``, ``logdir``,              device
                             ``fit(ChunkFolder(path))``, ``save``, ``load``,
@@ -196,7 +196,7 @@ class ChicleRidge(LinearRegressor):
 
     def _is_little(self, shape: tuple[int, ...]) -> bool:
         n, d = (*shape, 0, 0)[:2]
-        return n * d <= FEW_VALUES or (n < d and n * n <= MOST_BLOCK_VALUES)
+        return n * d <= (MOST_BLOCK_VALUES if n < d else FEW_VALUES)  # no method of a job has products of rows
 
     def _advice(self) -> str:
         return "raise alpha"
@@ -347,7 +347,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
         ValueError
             X, y or a parameter cannot be used.
         """
-        from estimators.regression.targets import Products, Samples, fit_at_once
+        from estimators.regression.targets import Products, Samples, fit_at_once, of_one_target
 
         alphas = np.atleast_1d(np.asarray(self.alphas, dtype=np.float64))
         if alphas.ndim != 1 or not len(alphas) or not (alphas > 0).all():
@@ -377,8 +377,9 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
         scores = scores.max(axis=0)
         self.alpha_, self.best_score_ = (alphas[best], scores) if has_own else (float(alphas[best]), float(scores))
         chosen = np.broadcast_to(self.alpha_, samples.Y.shape[1])
-        for name, value in fit_at_once(self, samples, products, chosen, alone=ChicleRidge).items():
-            setattr(self, name, value[0] if is_flat and isinstance(value, np.ndarray) else value)
+        attributes = fit_at_once(self, samples, products, chosen, alone=ChicleRidge)
+        for name, value in (of_one_target(attributes) if is_flat else attributes).items():
+            setattr(self, name, value)
         if self.store_cv_results and np.ndim(y) == 1:
             self.cv_results_ = self.cv_results_[:, 0]
         set_attributes_like(self, X)

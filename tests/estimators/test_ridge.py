@@ -13,6 +13,7 @@ from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
 from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleRidge
+from estimators.regression.targets import Products, Samples
 from tests.estimators.test_folder import rows_of
 
 ALPHA = 0.5
@@ -270,3 +271,37 @@ def test_constant_targets_and_constant_columns_are_no_trouble():
     assert model.coef_[-1] == pytest.approx(0.0, abs=1e-8)
     flat = ChicleRidge().fit(X, np.full(len(X), 2.5))
     np.testing.assert_allclose(flat.predict(X), 2.5)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_the_dual_objective_is_below_the_best_one_where_products_cancel(form):
+    """Columns far from 0 without intercept: P is a small difference of large products, and the gap counts that."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(300, 5))
+    X, y = Z + 1e4, 100 * Z @ np.array([1, -1, 2, -2, 0.0]) + 0.3 * rng.normal(size=300)
+    model = ChicleRidge(alpha=100.0, fit_intercept=False).fit(form(X), y)
+    exact = np.longdouble
+    r = y - X.astype(exact) @ model.coef_.astype(exact)
+    P = float(r @ r + model.alpha * model.coef_ @ model.coef_)  # of w to rounding, and so the best one
+    assert model.dual_objective_ <= P
+    assert abs(model.objective_ - P) <= model.duality_gap_ * P <= model.tol * P
+
+
+def test_means_far_from_zero_are_those_of_the_rows():
+    """Rounding of a sum of many large values is a part of no certificate, so it is taken away."""
+    X = 1e11 + np.random.default_rng(0).normal(size=(50_000, 2))
+    products = Products(Samples(X=X, Y=X[:, :1], weights=None), has_intercept=True)
+    assert np.abs(products.adjoint(np.ones((len(X), 1)))).max() < 1e-6
+
+
+def test_wide_rows_are_copied_where_they_are_few_alone():
+    """A copy as float64 would be eight times as large as these bytes."""
+    X = np.random.default_rng(0).integers(0, 3, size=(100, 50_000), dtype=np.uint8)
+    assert "conjugate gradients" in ChicleRidge(alpha=1e3).fit(X, X[:, 0].astype(float)).history_.method
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_of_unlike_length_are_named():
+    """As before there was a way without a job."""
+    with pytest.raises((DataError, ValueError), match="row"):
+        ChicleRidge().fit([[1.0, 2.0], [3.0]], [1.0, 2.0])

@@ -11,6 +11,7 @@ from joblib import Parallel, delayed, parallel_config
 from scipy import sparse
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import make_scorer
@@ -346,6 +347,16 @@ def test_one_softmax_of_all_classes_shares_along_C(form):
         "24 fits of ChicleLogisticRegression on 2 splits share one copy of the rows, and their path along C",
     )
     np.testing.assert_allclose(ours.best_estimator_.coef_, theirs.best_estimator_.coef_)
+
+
+def test_penalties_that_differ_by_rounding_do_no_harm_to_the_next():
+    """Going on as from the stage before would lead as far as the ratio of two logarithms."""
+    X, y = make_classification(300, 10, n_informative=6, n_classes=3, random_state=0)
+    scores = [
+        ChicleSearchCV(ChicleLogisticRegression(multi_class="multinomial"), {"C": C}, cv=3).fit(X, y).cv_results_
+        for C in ([0.1, 0.3, 0.1 * 3, 10.0], [10.0])
+    ]
+    np.testing.assert_allclose(scores[0]["mean_test_score"][-1], scores[1]["mean_test_score"][0])
 
 
 def test_a_network_shares_nothing():

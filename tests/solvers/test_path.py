@@ -193,6 +193,18 @@ def test_rows_that_are_left_out_are_not_looked_at(loss):
         np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
+def test_a_fold_may_leave_out_all_rows_of_a_task():
+    """Chunks in the order of the folds, one per task."""
+    X, y, fold = problem(num_rows=128, num_classes=3)
+    trainers = stages("softmax", num_classes=3)
+    source = ArraySource(
+        X, (np.sort(fold) * 3 + y).astype(np.int32), num_classes=9, max_tasks=8, chunk_bytes=2000, shuffle=False
+    )
+    trainer = PathTrainer(stages=trainers, max_iterations=(500,) * len(trainers))
+    outcome = InProcess(num_tasks=8).run(Job(trainer=trainer, source=source, max_iterations=10**6))
+    assert outcome.certificate is not None
+
+
 def test_a_stage_that_uses_all_its_iterations_says_how_far_it_came():
     """One iteration each: the next stage begins all the same."""
     X, y, folds = problem()

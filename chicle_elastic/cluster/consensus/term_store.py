@@ -189,8 +189,8 @@ class TermStore:
             seen: The value of the term.
             is_restarted: If it holds none, it held one before it was restarted.
         """
-        if not is_restarted:
-            return seen.raw is not None or self._has_store_settled()
+        if not is_restarted and (seen.raw is not None or self._has_store_settled()):
+            return True
         now = time.monotonic()
         if seen.raw is not None:
             self._empty_since_s = None

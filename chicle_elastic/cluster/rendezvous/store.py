@@ -126,7 +126,7 @@ class StoreServer:
     def forget(self, run_id: str) -> None:
         """Delete all keys of a job."""
         with self._server.lock:
-            for key in [key for key in self._server.values if run_id in key]:
+            for key in [key for key in self._server.values if f"/{run_id}/" in f"/{key}/"]:
                 del self._server.values[key]
 
     def close(self) -> None:

@@ -222,13 +222,13 @@ class PathTrainer(Trainer):
         return np.zeros_like(model) if start is None or following.is_fresh else start.copy(), following.encode()
 
     def _foreseen(self, stage: int, model: Array, before: Array) -> Array:
-        """Go on as from the stage before: weights are about linear in log C.
+        """Go on as from the stage before, and no farther: weights are about linear in log C.
 
         The objective is 3 to 20 times closer to the best one there than at `model`, with C that is 3 and 10 times as
         large, on rows like embeddings.
         """
         past, this, following = (math.log(self.stages[number].C) for number in range(stage - 1, stage + 2))
-        return model + (following - this) / (this - past) * (model - before) if this > past else model
+        return model + min((following - this) / (this - past), 1.0) * (model - before) if this > past else model
 
     def relative_gap(self, model: Array, report: Report) -> float:
         """As the present stage."""

@@ -106,7 +106,8 @@ class ClassRows:
 
     def dense(self) -> Array:
         """A copy of all rows, shape (num_rows, d), float64."""
-        return np.concatenate([rows.toarray() if self._is_sparse else rows for _, rows in self._row_blocks()])
+        blocks = [rows.toarray() if self._is_sparse else rows for _, rows in self._row_blocks()]
+        return np.concatenate(blocks) if blocks else np.zeros((0, self.num_features))  # a fold may leave all out
 
     def add_products(self, weights: Array, intercept: float, outs: Array, *, is_rough: bool = False) -> None:
         """Add sum_i weights_ki x_i x_i^T, packed, of every class; rows of weight 0 are not multiplied.

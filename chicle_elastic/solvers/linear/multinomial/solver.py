@@ -178,7 +178,7 @@ class MultinomialSolver(PassSolver):
 
     def _drawn(self, weights: Array, row_step: int) -> Array:
         """Of about one row in so many per block: those that count most, and of the others some, counted up."""
-        if row_step == 1:
+        if row_step == 1 or not weights.size:
             return weights
         bounds = row_step * weights.mean(axis=1, keepdims=True)
         chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
