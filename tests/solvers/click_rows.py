@@ -63,7 +63,7 @@ def whole_of(X: Any) -> Array:
 def copied(whole: Array) -> tuple[WideRows, Array]:
     """Rows as Newton steps copy them, and which columns of `whole` these have."""
     matrix, columns = with_columns(sp.csr_array(whole), np.any(whole != 0, axis=0, keepdims=True)[0])
-    return WideRows(MergedRows(matrix), matrix.nnz, is_narrow=False), columns
+    return WideRows(MergedRows(matrix), matrix.nnz, is_exact=False), columns
 
 
 def fit(trainer: LinearTrainer, runtime: InProcess, X: Any, y: Array, max_iterations: int) -> Outcome:

@@ -40,7 +40,7 @@ class Case:
         self.upper[3] = 0.0
         self.rows = rows_of(self.X, [0, 40, 41, num_rows], kind, is_small=is_small)
         kind = WideHinge if loss is Loss.HINGE else WideFinish
-        exact, alpha = WideRows(self.rows, self.X.size, is_narrow=True), np.zeros(num_rows)
+        exact, alpha = WideRows(self.rows, self.X.size, is_exact=True), np.zeros(num_rows)
         self.finish = kind(exact, loss, self.signs, self.upper, alpha, outside=np.zeros(num_features + 1))
 
     def augmented(self):
@@ -107,14 +107,14 @@ def test_the_direction_solves_the_dense_system(kind, num_features):
     Z = case.augmented() * np.sqrt(curvatures)[:, None]
     gradient = np.ones(num_features + 1)
     expected = -np.linalg.solve(np.eye(num_features + 1) + Z.T @ Z, gradient)
-    direction = WideRows(case.rows, 1, is_narrow=True).direction(curvatures, gradient, lambda: False)
+    direction = WideRows(case.rows, 1, is_exact=True).direction(curvatures, gradient, lambda: False)
     np.testing.assert_allclose(direction, expected, rtol=1e-7, atol=1e-9)
 
 
 def test_without_curved_rows_the_direction_is_the_gradient():
     """All duals at a bound: H is the identity."""
     case, gradient = Case(Loss.HINGE), np.arange(7.0)
-    direction = WideRows(case.rows, 1, is_narrow=True).direction(np.zeros(90), gradient, lambda: False)
+    direction = WideRows(case.rows, 1, is_exact=True).direction(np.zeros(90), gradient, lambda: False)
     np.testing.assert_array_equal(direction, -gradient)
 
 

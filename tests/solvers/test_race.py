@@ -79,3 +79,15 @@ def test_the_turn_of_newton_steps_comes_long_before_max_iter(seed):
     y = (X @ rng.normal(size=(500, 6)) + 0.05 * rng.normal(size=(4000, 6))).argmax(axis=1)
     model = ChicleSVM(C=100.0, random_state=seed, max_iter=2 * ITERATIONS_PER_TURN).fit(X.astype(np.float32), y)
     assert model.duality_gap_ <= model.tol
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_few_dense_rows_of_many_columns_have_newton_steps(loss):
+    """Rows like images with more values than a matrix of second derivatives takes: products of rows do."""
+    rng = np.random.default_rng(0)
+    faces = np.cumsum(rng.normal(size=(40, 3000)), axis=1)
+    faces /= np.abs(faces).max(axis=1, keepdims=True)
+    X = np.clip(0.5 + 0.2 * rng.normal(size=(900, 40)) @ faces + 0.02 * rng.normal(size=(900, 3000)), 0, 1)
+    y = (X @ rng.normal(size=(3000, 2)) / 50 + 0.3 * rng.normal(size=(900, 2))).argmax(axis=1)
+    model = ChicleSVM(loss=loss, C=100.0, random_state=0, max_iter=3 * ITERATIONS_PER_TURN).fit(X, y)
+    assert model.duality_gap_ <= model.tol

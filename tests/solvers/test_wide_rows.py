@@ -17,7 +17,7 @@ def rows(request, monkeypatch):
         return *copied(whole_of(X)), whole_of(X)
     tables = tables_of(X)
     monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_COPIED_VALUES", tables.num_values - 1)
-    in_chunks = WideRows(ChunkedRows(tables, INTERCEPT), tables.num_values, is_narrow=False)
+    in_chunks = WideRows(ChunkedRows(tables, INTERCEPT), tables.num_values, is_exact=False)
     return in_chunks, np.arange(in_chunks.num_columns), whole_of(X)
 
 

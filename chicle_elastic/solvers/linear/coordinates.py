@@ -21,7 +21,7 @@ from chicle_elastic.solvers.linear.race import (
 )
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, step_work
+from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, has_steps, step_work
 
 DESCENT, NEWTON = 0, 1
 """Methods of the race."""
@@ -226,9 +226,7 @@ class CoordinatePasses:
     @property
     def _may_finish(self) -> bool:
         """Say whether there are Newton steps for such data."""
-        if self._descends_only or self._is_stuck:
-            return False
-        return self._is_narrow or not isinstance(self._local.tables.rows.kind, DenseKind)
+        return not (self._descends_only or self._is_stuck) and has_steps(self._local.tables)
 
     def _newton_steps(self, model: Array, budget: Budget) -> Update:
         race, w = self._race, model.reshape(self._local.tables.num_outputs, -1)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.race import MULTIPLICATION, STEP_VALUES
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, STEP_VALUES
 from chicle_elastic.solvers.linear.rows import MergedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
@@ -17,6 +18,8 @@ from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WideRows
 
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
+MOST_ROWS, MOST_DENSE_VALUES = 1 << 12, 1 << 24
+"""Dense wide rows, and their values, up to which that is the matrix: 128 MiB, and as much for a copy of the rows."""
 MOST_KEPT_VALUES = 1 << 22
 """Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
 WIDE_STEP = 12
@@ -25,10 +28,28 @@ WIDE_STEP = 12
 
 def step_work(tables: LocalTables) -> float:
     """What a Newton step of one output costs, at the most where columns are few, and roughly where they are many."""
-    D = tables.rows.num_features + 1
+    D, n = tables.rows.num_features + 1, tables.num_rows
     if D <= MAX_FEATURES + 1:
-        return STEP_VALUES + MULTIPLICATION * (tables.num_rows / 2 + D / 3) * D * D
+        return STEP_VALUES + MULTIPLICATION * (n / 2 + D / 3) * D * D
+    if is_exact(tables):
+        return STEP_VALUES + MULTIPLICATION * n**3 / 3 + 4 * DENSE_VALUE * tables.num_values
     return float(STEP_VALUES + WIDE_STEP * tables.num_values)
+
+
+def is_exact(tables: LocalTables) -> bool:
+    """Say whether a matrix of products of all columns, or of all dense rows, can be made."""
+    if tables.rows.num_features <= MAX_FEATURES:
+        return True
+    return _is_dense(tables) and tables.num_rows <= MOST_ROWS and tables.num_values <= MOST_DENSE_VALUES
+
+
+def has_steps(tables: LocalTables) -> bool:
+    """Say whether there are Newton steps over such rows: over large dense wide ones they do not come to an end."""
+    return is_exact(tables) or not _is_dense(tables)
+
+
+def _is_dense(tables: LocalTables) -> bool:
+    return isinstance(tables.rows.kind, DenseKind)
 
 
 class LocalNewton:
@@ -42,20 +63,20 @@ class LocalNewton:
     def __init__(self, local: LocalData, tol: float) -> None:
         tables, loss, upper = local.tables, local.loss, local.upper
         num_features, num_outputs = tables.rows.num_features, tables.num_outputs
-        is_narrow = num_features <= MAX_FEATURES
         is_kept = (loss is Loss.HINGE or loss.has_kinks) and num_outputs * num_features**2 // 2 <= MOST_KEPT_VALUES
         whole: Any = local.rows
         self._outside = local.outside
         self._columns = np.arange(num_features + 1)
-        if not is_narrow and tables.num_values <= MOST_COPIED_VALUES:
+        if whole.is_sparse and num_features > MAX_FEATURES and tables.num_values <= MOST_COPIED_VALUES:
             matrix = whole.taken(np.arange(tables.num_rows))
             matrix, self._columns = with_columns(matrix, np.bincount(matrix.indices, minlength=num_features + 1) > 0)
             whole = MergedRows(matrix)
         self._rows: list[WideRows] = []
         self._finishes: list[WideFinish] = []
         for k in range(num_outputs):
-            if is_narrow or not k:  # each has second derivatives of its own
-                rows = WideRows(whole, tables.num_values, is_narrow=is_narrow, full=upper if is_kept else None)
+            if num_features <= MAX_FEATURES or not k:  # each has second derivatives of its own
+                full = upper if is_kept else None
+                rows = WideRows(whole, tables.num_values, is_exact=is_exact(tables), full=full)
                 self._rows.append(rows)
             kind = WideHinge if loss is Loss.HINGE else WideFinish
             outside, others = self._outside[k, self._columns], float(local.other_duals[k])

@@ -53,9 +53,9 @@ class WideRows:
     """A matrix of shape (num_rows, num_columns), which tells what it costs.
 
     Args:
-        rows: The matrix, as `NewtonRows`; where it is wide it is sparse, and copies rows (`taken`).
+        rows: The matrix, as `NewtonRows`; a sparse one that is wide copies rows (`taken`).
         num_values: Its feature values.
-        is_narrow: It has so few columns that a matrix of second derivatives can be made.
+        is_exact: It has so few columns, or is dense and has so few rows, that a matrix of their products can be made.
         full: What curvatures that are not 0 are multiples of, shape (num_rows,), the same multiple for all rows in a
             step: then sums of second derivatives are found from those of the step before. None if they are anything.
 
@@ -67,15 +67,16 @@ class WideRows:
             columns); None where there is no need to correct duals in these.
     """
 
-    def __init__(self, rows: Any, num_values: int, *, is_narrow: bool, full: Array | None = None) -> None:
-        self._rows, self._num_values, self._is_narrow, self._full = rows, num_values, is_narrow, full
+    def __init__(self, rows: Any, num_values: int, *, is_exact: bool, full: Array | None = None) -> None:
+        self._rows, self._num_values, self._is_exact, self._full = rows, num_values, is_exact, full
         self._product = num_values if rows.is_sparse else DENSE_VALUE * num_values
         self.num_columns = rows.num_columns
         self.work = 0.0
-        self.first_tau = FIRST_TAU if is_narrow else FIRST_WIDE_TAU
+        self.first_tau = FIRST_TAU if is_exact else FIRST_WIDE_TAU
         self.heavy: tuple[Array, Array] | None = None
         self._last_products = FIRST_PRODUCTS
-        if is_narrow:
+        self._gram: Array | None = None
+        if is_exact:
             self._blocks = Blocks(rows, None, 1, full)
             return
         count = min(max(num_values // (2 * rows.num_rows), LEAST_HEAVY), HEAVY)
@@ -107,11 +108,11 @@ class WideRows:
         which = np.flatnonzero(curvatures)
         if not len(which):
             return -gradient
-        if len(which) < (self.num_columns if self._is_narrow else MOST_EXACT + 1):
+        if len(which) < (self.num_columns if self._is_exact else MOST_EXACT + 1):
             found = self._over_rows(which, curvatures[which], gradient)
-            if found is not None or self._is_narrow:
+            if found is not None or self._is_exact:
                 return -gradient if found is None else found
-        if self._is_narrow:
+        if self._is_exact:
             return self._over_columns(curvatures, which, gradient)
         if len(which) * self._num_values > MOST_COPIED_VALUES * len(curvatures):
             return self._conjugate(self._rows, self._num_values, curvatures, -gradient, is_spent)
@@ -124,13 +125,25 @@ class WideRows:
 
     def _over_rows(self, which: Array, c: Array, gradient: Array) -> Array | None:
         """The exact direction where the rows `which` have curvature (Woodbury); None where digits are not enough."""
-        z = self._rows.dense(which) if self._is_narrow else self._rows.taken(which)
-        products = z @ z.T
-        matrix = products.toarray() if scipy.sparse.issparse(products) else products
+        z = self._rows.taken(which) if self._rows.is_sparse and not self._is_exact else self._rows.dense(which)
+        if self._is_exact and len(c) * 2 > self._rows.num_rows <= self.num_columns:
+            matrix = self._products_of_all_rows()[np.ix_(which, which)]
+        else:
+            products = z @ z.T
+            matrix = products.toarray() if scipy.sparse.issparse(products) else products
+            self.work += MULTIPLICATION * len(which) ** 2 * (self.num_columns if self._is_exact else 0)
         matrix.reshape(-1)[:: len(which) + 1] += 1.0 / c
-        self.work += MULTIPLICATION * len(which) ** 2 * (self.num_columns if self._is_narrow else len(which))
+        self.work += MULTIPLICATION * len(which) ** 3 / 3
         factor = cholesky_factor(matrix)
         return None if factor is None else np.asarray(cholesky_solve(factor, z @ gradient) @ z - gradient)
+
+    def _products_of_all_rows(self) -> Array:
+        """X X^T, made once."""
+        if self._gram is None:
+            z = self._rows.dense(np.arange(self._rows.num_rows))
+            self._gram = z @ z.T
+            self.work += MULTIPLICATION * len(z) ** 2 * self.num_columns
+        return self._gram
 
     def _over_columns(self, curvatures: Array, which: Array, gradient: Array) -> Array:
         """The exact direction over narrow rows; without enough digits the gradient leads downwards."""
