@@ -195,7 +195,7 @@ class WatchedCount(CountTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedNewton(LinearTrainer):
-    """The method that several tasks take by default, with a witness."""
+    """A trainer whose solvers have a witness."""
 
     min_s: float = 0.0
 
@@ -231,7 +231,7 @@ def main() -> None:
     if options.work == "svm":
         trainer = WatchedCocoa(C=C, tol=0.0, min_s=min_s)
     elif options.work == "newton":
-        trainer = WatchedNewton(C=C, tol=0.0, min_s=min_s)
+        trainer = WatchedNewton(C=C, tol=0.0, min_s=min_s, algorithm="newton")
     else:
         trainer = WatchedCount(num_chunks=chunks.num_chunks, min_s=min_s)
 

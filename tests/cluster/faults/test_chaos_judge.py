@@ -69,8 +69,10 @@ def strike_out(evidence: Evidence, line: LedgerLine) -> None:
 
 
 def last_lines(evidence: Evidence) -> list[LedgerLine]:
-    """Of an iteration near the end, in calm weather."""
-    return evidence.lines[max(evidence.merged) - 3]
+    """Of the last iteration that all rows had a part in, but for those at the very end; in calm weather."""
+    rows = {iteration: sum(line.rows for line in lines) for iteration, lines in evidence.lines.items()}
+    calm = [each for each, count in rows.items() if count == max(rows.values()) and each <= max(evidence.merged) - 3]
+    return evidence.lines[max(calm)]
 
 
 def moved(evidence: Evidence) -> tuple[LedgerLine, LedgerLine]:
