@@ -1,5 +1,7 @@
 """Coordinate descent over small data: where it ends, whatever the rows, and that large data comes to the same."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -78,3 +80,19 @@ def test_a_value_that_is_none_is_named(value):
     data.X[17, 2] = value
     with pytest.raises(DataError, match="NaN or infinite"):
         data.run(LinearTrainer(), 1)
+
+
+def test_rows_that_many_passes_have_left_out_are_in_a_pass_beside_other_tasks():
+    """A task was alone for a while, and another one joins with chunks that had been missing: its own stay the same."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Joined(LinearTrainer):
+        asked: list[int] = field(default_factory=list)
+
+        def parallelism(self, num_tasks):
+            self.asked.append(num_tasks)
+            return 1 if len(self.asked) <= 6 else 2
+
+    case = problem(rows=300, features=8)
+    outcome = case.run(Joined(tol=0.0, algorithm="cocoa"), max_iterations=12)
+    assert {record.samples for record in outcome.history} == {300}

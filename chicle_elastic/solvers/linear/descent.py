@@ -57,6 +57,7 @@ class Descent:
         self._rows_ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
         if local.tables.num_values <= MOST_NEAR_VALUES:
             self._rows_ahead = kernels.BLOCK_ROWS
+        self._is_apart = False
         self._scratches = [kernels.make_scratch(local.tables.rows) for _ in range(local.useful_threads)]
 
     def _left_outs(self) -> list[Array]:
@@ -139,7 +140,8 @@ class Descent:
     def _orders_of(self, tables: LocalTables, *, is_apart: bool) -> list[_Order]:
         """One order, or one for each output whose passes are many."""
         num_outputs = tables.num_outputs
-        if len(self._orders) != (num_outputs if is_apart else 1):
+        if not self._orders or is_apart != self._is_apart:  # what many passes have left out is in none of other passes
+            self._is_apart = is_apart
             cuts = range(num_outputs) if is_apart else [0]
             size = len(tables.bucket_row)
             self._orders = [
