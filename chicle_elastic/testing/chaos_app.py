@@ -231,7 +231,7 @@ def main() -> None:
     if options.work == "svm":
         trainer = WatchedCocoa(C=C, tol=0.0, min_s=min_s)
     elif options.work == "newton":
-        trainer = WatchedNewton(C=C, tol=0.0, min_s=min_s, algorithm="newton")
+        trainer = WatchedNewton(C=C, tol=0.0, min_s=min_s)
     else:
         trainer = WatchedCount(num_chunks=chunks.num_chunks, min_s=min_s)
 

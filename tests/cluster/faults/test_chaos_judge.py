@@ -77,12 +77,13 @@ def last_lines(evidence: Evidence) -> list[LedgerLine]:
 
 def moved(evidence: Evidence) -> tuple[LedgerLine, LedgerLine]:
     """The last line of the source of a chunk that moved, and the first of its target."""
+    newest: dict[int, LedgerLine] = {}
     for iteration in sorted(evidence.merged):
-        targets = {line.chunk: line for line in evidence.lines.get(iteration + 1, ())}
         for line in evidence.lines[iteration]:
-            target = targets.get(line.chunk)
-            if target is not None and target.node != line.node:
-                return line, target
+            source = newest.get(line.chunk)
+            if source is not None and source.node != line.node:
+                return source, line
+            newest[line.chunk] = line
     raise AssertionError("no chunk has moved")
 
 
