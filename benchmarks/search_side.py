@@ -137,7 +137,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _probe(found: Any) -> dict[str, Any]:
-    """What a probe has found, and its last model, whose objective `excess` compares with the best."""
+    """Hold what a probe has found, and its last model, whose objective `excess` compares with the best."""
     is_ours = isinstance(found, ChicleSearchCV)
     LOADED["model"] = model = found.best_estimator_ if is_ours else found
     scores = found.cv_results_["mean_test_score"] if is_ours else found.scores_.mean(axis=0).ravel()
@@ -147,7 +147,7 @@ def _probe(found: Any) -> dict[str, Any]:
 
 
 def excess(_: dict[str, Any]) -> float:
-    """By how much, relatively, the objective of the last model is above the best one with its C."""
+    """Return by how much, relatively, the objective of the last model is above the best one with its C."""
     data, C, model = LOADED["data"], LOADED["C"], LOADED["model"]
     best = ChicleLogisticRegression(C=C, tol=1e-6).fit(data.X, data.y)
     losses = []

@@ -302,6 +302,6 @@ def test_wide_rows_are_copied_where_they_are_few_alone():
 
 @pytest.mark.filterwarnings("error")
 def test_rows_of_unlike_length_are_named():
-    """As before there was a way without a job."""
+    """A list has no shape to be asked for before it is validated."""
     with pytest.raises((DataError, ValueError), match="row"):
         ChicleRidge().fit([[1.0, 2.0], [3.0]], [1.0, 2.0])

@@ -199,7 +199,7 @@ class TermStore:
         return self._empty_since_s is None or now - self._empty_since_s > RESTORE_S
 
     def _has_store_settled(self) -> bool:
-        """Whether the store, empty now, has been there for so long that nobody is left who would fill it."""
+        """Say whether the store, empty now, has been there for so long that nobody is left who would fill it."""
         with store_errors(self._endpoint):
             return self._store.compare_set(SETTLED_KEY, "?", "?") != b"?"
 

@@ -240,7 +240,7 @@ class LocalData(LocalPart):
 
     @cached_property
     def outside(self) -> Array:
-        """What rows that are elsewhere, with duals that stay, contribute to w; shape (outputs, D), 0 without."""
+        """Return what rows elsewhere, with duals that stay, contribute to w; shape (outputs, D), 0 without."""
         return np.zeros((self.tables.num_outputs, self.tables.rows.num_features + 1))
 
     @cached_property

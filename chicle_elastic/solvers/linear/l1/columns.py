@@ -62,7 +62,7 @@ class Columns:
         accuracy: float,
         budget: Budget,
     ) -> Array:
-        """Where the second order model with the penalties is least, less the start.
+        """Return where the second order model with the penalties is least, less the start.
 
         Args:
             slopes: a_i at the start, shape (num_rows,), float64.

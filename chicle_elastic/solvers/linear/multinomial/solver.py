@@ -177,7 +177,7 @@ class MultinomialSolver(PassSolver):
         return float(values[0]), float(values[1]), gradient
 
     def _drawn(self, weights: Array, row_step: int) -> Array:
-        """Of about one row in so many per block: those that count most, and of the others some, counted up."""
+        """Draw about one row in so many per block: those that count most, and of the others some, counted up."""
         if row_step == 1 or not weights.size:
             return weights
         bounds = row_step * weights.mean(axis=1, keepdims=True)
