@@ -120,14 +120,14 @@ SEED    ?= 1
 MINUTES ?= 1
 SEEDS   ?= 20
 chaos: $(VENV)/.chicle-test  ## Random churn on real agents, judged by what tasks and agents wrote down (SEED=1 MINUTES=1)
-	$(RUN) -m chicle_elastic.testing.chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)
+	$(RUN) -m tests.harness.chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)
 
 chaos-seeds: $(VENV)/.chicle-test  ## The same for SEEDS=20 seeds, one after the other, and what struck in all of them
 	mkdir -p runs; rm -f runs/chaos.jsonl
 	-for seed in $$(seq $(SEEDS)); do \
-	  $(RUN) -m chicle_elastic.testing.chaos --seed $$seed --minutes $(MINUTES) --quiet --tally runs/chaos.jsonl $(ARGS); \
+	  $(RUN) -m tests.harness.chaos --seed $$seed --minutes $(MINUTES) --quiet --tally runs/chaos.jsonl $(ARGS); \
 	done
-	$(RUN) -m chicle_elastic.testing.chaos_table runs/chaos.jsonl --at-least 5
+	$(RUN) -m tests.harness.chaos_table runs/chaos.jsonl --at-least 5
 
 test-chaos: $(VENV)/.chicle-test  ## The tests that are too long for make test, most of them faults on real agents
 	$(RUN) -m pytest -m "chaos or slow" $(ARGS)

@@ -84,7 +84,7 @@ class Agents:
             *(sys.executable, "-m", "benchmarks.heartbeats", "--agent", str(self.folder), node),
             *("--nnodes", "1:2", "--name", node, "--rdzv-endpoint", self._store.endpoint),
             *("--secret-file", str(self.folder / "job.secret"), "--log-dir", str(self._log(node))),
-            *("-m", "chicle_elastic.testing.paced_app", "--out", str(self.folder), "--chunks", str(NUM_CHUNKS)),
+            *("-m", "tests.harness.paced_app", "--out", str(self.folder), "--chunks", str(NUM_CHUNKS)),
             *("--iterations", "1000000", "--no-policy", "--cost", f"{node}=0.3"),
         ]
         output = (self.folder / f"{node}.out").open("wb")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.agents import run_agents
-from chicle_elastic.testing.paced_app import ROWS_PER_CHUNK, SUFFIX
+from tests.harness.paced_app import ROWS_PER_CHUNK, SUFFIX
 
 NUM_CHUNKS = 64
 NUM_ROWS = NUM_CHUNKS * ROWS_PER_CHUNK
@@ -38,7 +38,7 @@ def run(*options: str) -> Told:
     """Run a job on two agents; what a task wrote down."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = ("-m", "chicle_elastic.testing.paced_app", "--out", name, "--chunks", str(NUM_CHUNKS))
+        program = ("-m", "tests.harness.paced_app", "--out", name, "--chunks", str(NUM_CHUNKS))
         run_agents(2, folder, *program, *options)
         told: Told = json.loads(next(folder.glob(f"*{SUFFIX}")).read_text(encoding="utf-8"))
         return told

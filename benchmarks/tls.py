@@ -28,13 +28,13 @@ from typing import Any
 from benchmarks.bars import Row
 from benchmarks.report import Report, parser
 from chicle_elastic.store.arena import Arena
-from chicle_elastic.testing.certificates import Authority
 from chicle_elastic.transports import wire
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.links import Link, LinkListener, connect
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tcp import TcpTransport
 from chicle_elastic.transports.tls import TlsIdentity
+from tests.harness.certificates import Authority
 
 LISTEN = "tcp://127.0.0.1:0"
 NUM_DIALS, NUM_TRIPS, NUM_MESSAGES, NUM_CHUNKS = 20, 500, 64, 128

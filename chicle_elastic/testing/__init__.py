@@ -1,1 +1,1 @@
-"""What tests use: contracts that every implementation passes, and a simulated cluster. Nothing else imports it."""
+"""Tests of a user's own trainers and solvers use this: a contract that each solver passes, and a clock."""

@@ -1,4 +1,4 @@
-"""The contract of a transport: whatever passes `chicle_elastic.testing.transport_contract`.
+"""The contract of a transport: whatever passes `tests.harness.transport_contract`.
 
 A transport moves bytes between the registered memory of one agent and a slot of another. It knows neither chunks nor
 the store: what a region holds, whether it may be read now, and what its bytes have to look like is the business of the

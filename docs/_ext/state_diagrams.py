@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chicle_elastic.scheduling.node_chunks import Phase
 from chicle_elastic.scheduling.scheduler import Scheduler, State
-from chicle_elastic.testing.sim_cluster import SimCluster
+from tests.harness.sim_cluster import SimCluster
 
 NUM_HISTORIES = 400
 NONE = "no copy"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.cluster.rendezvous.store import StoreServer
-from chicle_elastic.testing.chaos_nodes import ChaosNodes
+from tests.harness.chaos_nodes import ChaosNodes
 from tests.runtime.cluster_task.cluster_driver import start_fork_server
 
 

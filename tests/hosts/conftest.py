@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.settings import environment_with
-from chicle_elastic.testing.forked import start_fork_server
+from tests.harness.forked import start_fork_server
 from tests.hosts.lab import Lab, reason_to_skip
 
 

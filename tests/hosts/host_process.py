@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.testing.forked import CONTEXT
+from tests.harness.forked import CONTEXT
 from tests.timeouts import timeout_s
 
 ROOT = Path(__file__).parents[2]

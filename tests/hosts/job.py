@@ -1,6 +1,6 @@
 """A job of the launcher on hosts of the lab: its store, its nodes, and the judge at its end.
 
-What the tasks do is `chicle_elastic/testing/chaos_app.py`: every sample is counted, or a linear model is certified, and
+What the tasks do is `tests/harness/chaos_app.py`: every sample is counted, or a linear model is certified, and
 `cluster_truth` compares what all of them have written down.
 """
 
@@ -17,9 +17,9 @@ from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.net.peers import node_of
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
 from chicle_elastic.cluster.rendezvous.store import connect_store
-from chicle_elastic.testing.chaos_app import NUM_ROWS
-from chicle_elastic.testing.cluster_truth import Evidence, judge
 from chicle_elastic.transports.secret import JobSecret
+from tests.harness.chaos_app import NUM_ROWS
+from tests.harness.cluster_truth import Evidence, judge
 from tests.hosts.host import Host
 from tests.hosts.lab import Lab
 from tests.timeouts import timeout_s
@@ -153,7 +153,7 @@ class Job:
             *("--nnodes", f"1:{MAX_NODES}", "--name", name, "--max-restarts", str(MAX_RESTARTS)),
             *("--rdzv-endpoint", self.endpoint, "--secret-file", str(self._secret_file)),
             *("--log-dir", str(self.log), "--grace", str(GRACE_S), "--patience", str(self._patience_s)),
-            *("--module", "chicle_elastic.testing.chaos_app", "--out", str(self.log)),
+            *("--module", "tests.harness.chaos_app", "--out", str(self.log)),
             *("--end-file", str(self._end_file), "--work", self.work, "--min-ms", str(self._min_ms)),
         ]
 

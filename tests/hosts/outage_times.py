@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chicle_elastic.testing.forked import start_fork_server
+from tests.harness.forked import start_fork_server
 from tests.hosts.job import Job, Node
 from tests.hosts.lab import Lab
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
-from chicle_elastic.testing.certificates import OPENSSL
 from estimators import ChicleSVM
+from tests.harness.certificates import OPENSSL
 from tests.hosts.job_controller import JobController, Pod
 from tests.hosts.lab import Lab
 from tests.kubernetes.api_server import ApiServer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.testing.certificates import OPENSSL, Authority
+from tests.harness.certificates import OPENSSL, Authority
 from tests.hosts.job import START_S, Job
 from tests.hosts.lab import Lab
 

@@ -137,7 +137,7 @@ def test_the_files_of_every_package_are_looked_at() -> None:
         ("estimators/bad.py", "import torchx_components", "from floor 5"),
         (
             "chicle_elastic/runtime/training/bad.py",
-            "from chicle_elastic.testing import faults",
+            "from chicle_elastic.testing import virtual_clock",
             "testing is for tests only",
         ),
         ("chicle_elastic/chunks/bad.py", "from chicle_elastic import Job", "from floor 6"),

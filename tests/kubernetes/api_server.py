@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from chicle_elastic.testing.certificates import Authority
 from chicle_elastic.transports.tls import AUTHORITY, CERTIFICATE, KEY
+from tests.harness.certificates import Authority
 from torchx_components.kubernetes_manifest import Manifest
 
 TOKEN = "token-of-the-account"

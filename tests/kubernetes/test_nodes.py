@@ -10,7 +10,7 @@ import pytest
 from chicle_elastic.errors import PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managers import Assigned
-from chicle_elastic.testing.certificates import OPENSSL
+from tests.harness.certificates import OPENSSL
 from tests.kubernetes.api_server import ApiServer
 from tests.timeouts import timeout_s
 from torchx_components.kubernetes import KubernetesApi, KubernetesNodes

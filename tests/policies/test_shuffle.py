@@ -15,8 +15,8 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.values import Observations
+from tests.harness.sim_cluster import SimCluster
 from tests.policies.speeds import Speeds
 from tests.solvers.linear_jobs import assert_optimal, problem, with_changes
 from tests.solvers.test_working_set import counts as word_counts

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chicle_elastic.testing.transport_contract import TransportContract
 from chicle_elastic.transports.verbs.transport import VerbsTransport
+from tests.harness.transport_contract import TransportContract
 from tests.rdma.devices import HOSTS
 from tests.timeouts import timeout_s
 

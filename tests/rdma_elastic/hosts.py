@@ -30,9 +30,9 @@ from chicle_elastic.cluster.net import peers
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import StoreServer
-from chicle_elastic.testing import chaos_app
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import BOOT_ID
+from tests.harness import chaos_app
 from tests.timeouts import timeout_s
 
 CLONE_NEWNS = 0x20000

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.testing.chaos_app import NUM_FEATURES, NUM_ROWS
-from chicle_elastic.testing.cluster_truth import Evidence, judge
+from tests.harness.chaos_app import NUM_FEATURES, NUM_ROWS
+from tests.harness.cluster_truth import Evidence, judge
 from tests.rdma.devices import HOSTS, WIRES, bytes_of
 from tests.rdma_elastic.hosts import Event, HostNode, Hosts
 

@@ -2,7 +2,7 @@
 
     python -m tests.recordings.matrix FOLDER ...
 
-Folders may hold log folders at any depth, such as those of `python -m chicle_elastic.testing.chaos --keep FOLDER`.
+Folders may hold log folders at any depth, such as those of `python -m tests.harness.chaos --keep FOLDER`.
 Recordings without a merged iteration are left out, and so are empty ones. The exit code is 1 when one differs with the
 scheduler as it is, or when one catches no mutant of `tests.scheduling.test_mutants`.
 """

@@ -9,7 +9,7 @@ from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
 from chicle_elastic.runtime import in_process
 from chicle_elastic.scheduling.effect_handler import EffectHandler, dispatch
 from chicle_elastic.scheduling.effects import Effect
-from chicle_elastic.testing.sim_cluster import SimCluster
+from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.test_recording import EVERY_EFFECT
 
 

@@ -1,6 +1,6 @@
 """Thousands of seeded histories of a simulated cluster; `sim_truth` checks every guarantee after every event.
 
-To see one that failed: python -m chicle_elastic.testing.sim_cluster SEED
+To see one that failed: python -m tests.harness.sim_cluster SEED
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.testing.sim_cluster import SimCluster, main
+from tests.harness.sim_cluster import SimCluster, main
 from tests.timeouts import timeout_s
 
 NUM_HISTORIES = 1600
@@ -90,7 +90,7 @@ def test_one_history_is_told_event_by_event(capsys):
 
 TELL = """
 import hashlib
-from chicle_elastic.testing.sim_cluster import SimCluster
+from tests.harness.sim_cluster import SimCluster
 stories = "".join("".join(SimCluster(seed, is_recorded=True).run().recording) for seed in range(40))
 print(hashlib.sha256(stories.encode()).hexdigest())
 """

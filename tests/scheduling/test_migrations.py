@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, RedrawOwnership
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.scheduler import Scheduler
-from chicle_elastic.testing.sim_cluster import SimCluster
+from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.stage import Stage, kinds, only
 from tests.scheduling.test_transitions import COPY, PRECOPY, A, B, C, ended, pairs, result, running
 

@@ -26,8 +26,8 @@ from chicle_elastic.scheduling.members import Members
 from chicle_elastic.scheduling.node_chunks import Phase
 from chicle_elastic.scheduling.plan import NodeCapacity
 from chicle_elastic.scheduling.scheduler import Scheduler, State
-from chicle_elastic.testing.sim_cluster import SimCluster
-from chicle_elastic.testing.sim_truth import ViolationError
+from tests.harness.sim_cluster import SimCluster
+from tests.harness.sim_truth import ViolationError
 
 MAX_SEEDS = 1200
 

@@ -14,7 +14,6 @@ from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.recording import Recorder, TextSink
 from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
-from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.values import (
     MoveChunks,
     RedrawOwnership,
@@ -26,6 +25,7 @@ from chicle_elastic.values import (
     TaskReport,
     TrainingState,
 )
+from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.stage import infos
 
 A, B, ZERO, ONE, TWO = NodeId("a"), NodeId("b"), ChunkId(0), ChunkId(1), ChunkId(2)

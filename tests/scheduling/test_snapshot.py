@@ -15,8 +15,8 @@ from chicle_elastic.scheduling.members import GROUPS
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.scheduling.snapshot import STATE, restore, snapshot
-from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.values import Decision, Observations
+from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.stage import Stage
 
 NUM_HISTORIES = 400

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chicle_elastic.errors import PeerLostError, ProtocolError, SecretError, UsageError
-from chicle_elastic.testing.impostor import Impostor
 from chicle_elastic.transports import wire
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.links import Link, LinkListener, connect
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.wire import Kind
+from tests.harness.impostor import Impostor
 from tests.timeouts import timeout_s
 
 TIMEOUT_S = timeout_s(10)

@@ -6,14 +6,14 @@ import socket
 import pytest
 
 from chicle_elastic.errors import ProtocolError
-from chicle_elastic.testing.impostor import Impostor, wait_for_the_end
-from chicle_elastic.testing.transport_contract import TransportContract
 from chicle_elastic.transports import wire
 from chicle_elastic.transports.base import Region
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_listener
 from chicle_elastic.transports.shm import ShmTransport
 from chicle_elastic.transports.wire import Kind
+from tests.harness.impostor import Impostor, wait_for_the_end
+from tests.harness.transport_contract import TransportContract
 from tests.timeouts import timeout_s
 
 

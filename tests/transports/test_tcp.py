@@ -6,8 +6,6 @@ import socket
 import pytest
 
 from chicle_elastic.errors import PeerLostError, ProtocolError, UsageError
-from chicle_elastic.testing.impostor import Impostor
-from chicle_elastic.testing.transport_contract import TransportContract
 from chicle_elastic.transports import exchange, wire
 from chicle_elastic.transports.base import Region
 from chicle_elastic.transports.exchange import Deadline
@@ -16,6 +14,8 @@ from chicle_elastic.transports.listener import MAX_UNPROVEN
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tcp import TcpTransport
 from chicle_elastic.transports.wire import Kind
+from tests.harness.impostor import Impostor
+from tests.harness.transport_contract import TransportContract
 from tests.timeouts import timeout_s
 
 

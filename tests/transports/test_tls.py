@@ -14,8 +14,6 @@ import pytest
 
 from chicle_elastic.errors import PeerLostError, ProtocolError, SecretError, TlsError, UsageError
 from chicle_elastic.store.arena import Arena
-from chicle_elastic.testing.certificates import OPENSSL, Authority
-from chicle_elastic.testing.impostor import Impostor, wait_for_the_end
 from chicle_elastic.transports import addresses
 from chicle_elastic.transports.base import Region
 from chicle_elastic.transports.exchange import Deadline
@@ -25,6 +23,8 @@ from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import TransportSelector
 from chicle_elastic.transports.tcp import TcpTransport
 from chicle_elastic.transports.tls import TlsIdentity, greet_as_caller, greet_as_listener, make_contexts, wrap
+from tests.harness.certificates import OPENSSL, Authority
+from tests.harness.impostor import Impostor, wait_for_the_end
 from tests.timeouts import timeout_s
 from tests.transports.test_links import accept, receive, send_for_ever, wait_until_lost
 

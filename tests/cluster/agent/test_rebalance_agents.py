@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chicle_elastic.testing import paced_app
 from tests.cluster.cluster_harness import LocalAgents
+from tests.harness import paced_app
 
 APP = Path(paced_app.__file__)
 NUM_CHUNKS = 64

@@ -1,8 +1,8 @@
 """Jobs of real agents that count, and what every test of them does: start, wait, end and judge."""
 
-from chicle_elastic.testing.chaos_app import NUM_ROWS
-from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
-from chicle_elastic.testing.cluster_truth import Evidence, judge
+from tests.harness.chaos_app import NUM_ROWS
+from tests.harness.chaos_nodes import ChaosNode, ChaosNodes
+from tests.harness.cluster_truth import Evidence, judge
 from tests.timeouts import timeout_s
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chicle_elastic.testing import chaos_app
-from chicle_elastic.testing.chaos import WORKS, Chaos
-from chicle_elastic.testing.chaos_nodes import ChaosNodes
-from chicle_elastic.testing.cluster_truth import Evidence, LedgerLine, judge, recompute_gap
-from chicle_elastic.testing.fault_schedule import schedule_of
-from chicle_elastic.testing.outages import outages_of
+from tests.harness import chaos_app
+from tests.harness.chaos import WORKS, Chaos
+from tests.harness.chaos_nodes import ChaosNodes
+from tests.harness.cluster_truth import Evidence, LedgerLine, judge, recompute_gap
+from tests.harness.fault_schedule import schedule_of
+from tests.harness.outages import outages_of
 from tests.timeouts import timeout_s
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.cluster.net import fault_points
-from chicle_elastic.testing.chaos import WORKS
-from chicle_elastic.testing.chaos_table import (
+from tests.harness.chaos import WORKS
+from tests.harness.chaos_table import (
     ANY_TIME,
     OF_THE_LEAD,
     VISITED,
@@ -20,9 +20,9 @@ from chicle_elastic.testing.chaos_table import (
     tally,
     write,
 )
-from chicle_elastic.testing.fault_schedule import FAULTS_PER_JOB, Victim, all_faults, schedule_of
-from chicle_elastic.testing.faults import ACTIONS, Fault
-from chicle_elastic.testing.outages import Outage, outages_of
+from tests.harness.fault_schedule import FAULTS_PER_JOB, Victim, all_faults, schedule_of
+from tests.harness.faults import ACTIONS, Fault
+from tests.harness.outages import Outage, outages_of
 
 
 def test_every_step_is_killed_at_and_every_action_is_in_the_deck() -> None:

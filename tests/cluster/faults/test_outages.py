@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from chicle_elastic.testing.chaos_nodes import ChaosNodes
-from chicle_elastic.testing.faults import read_fired
-from chicle_elastic.testing.outages import Outage, faults_of, smaller_part
 from tests.cluster.faults.chaos_jobs import end, start, wait_for_members
+from tests.harness.chaos_nodes import ChaosNodes
+from tests.harness.faults import read_fired
+from tests.harness.outages import Outage, faults_of, smaller_part
 from tests.timeouts import timeout_s
 
 pytestmark = pytest.mark.chaos  # too long for `make test`

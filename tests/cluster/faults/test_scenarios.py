@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from chicle_elastic.testing.chaos_nodes import ChaosNodes
-from chicle_elastic.testing.faults import Fault, read_fired
 from tests.cluster.faults.chaos_jobs import end, start
+from tests.harness.chaos_nodes import ChaosNodes
+from tests.harness.faults import Fault, read_fired
 from tests.timeouts import timeout_s
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.errors import UsageError
-from chicle_elastic.testing import fault_schedule
-from chicle_elastic.testing.faults import Fault, Striker, main, read_fired, read_script, write_script
+from tests.harness import fault_schedule
+from tests.harness.faults import Fault, Striker, main, read_fired, read_script, write_script
 
 PACKAGE = Path(fault_points.__file__).parents[2]
 

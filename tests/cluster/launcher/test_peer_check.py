@@ -10,10 +10,10 @@ from chicle_elastic.cli.main import main
 from chicle_elastic.cluster.consensus.term_store import Contact, TermStore
 from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.ids import NodeId
-from chicle_elastic.testing.certificates import OPENSSL, Authority
 from chicle_elastic.transports.links import LinkListener
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
+from tests.harness.certificates import OPENSSL, Authority
 
 
 def peer_findings(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, dict[str, str]]]:

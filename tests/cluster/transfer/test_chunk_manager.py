@@ -17,11 +17,11 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.store.chunk_store import ChunkStore
-from chicle_elastic.testing import chaos_app
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import TransportSelector
 from chicle_elastic.values import StateVersion
 from tests.chunk_slots import bytes_in_slot, chunk_in_slot, put_chunk
+from tests.harness import chaos_app
 from tests.timeouts import timeout_s
 
 HERE, THERE = NodeId("n0"), NodeId("n1")

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from chicle_elastic.cluster.net.event_file import SUFFIX
-from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
-from chicle_elastic.testing.faults import Fault, read_fired
 from tests.cluster.faults.chaos_jobs import end, start, wait_for_members
+from tests.harness.chaos_nodes import ChaosNode, ChaosNodes
+from tests.harness.faults import Fault, read_fired
 from tests.timeouts import timeout_s
 
 

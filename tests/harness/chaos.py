@@ -1,6 +1,6 @@
 """Random, seeded, overlapping churn on real agents of this host, and a verdict on what came of their job.
 
-    python -m chicle_elastic.testing.chaos --seed 1 --minutes 1
+    python -m tests.harness.chaos --seed 1 --minutes 1
 
 Nodes join, get notice, are killed, lose their task, stand still and go on, two at once; faults of all kinds strike
 at named steps (`fault_schedule`); the store dies, alone or with the leader, and links fail (`outages`). At least one
@@ -34,13 +34,13 @@ from typing import Any
 
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling.replaying import Replay, difference_text
-from chicle_elastic.testing import chaos_table, cluster_truth, faults
-from chicle_elastic.testing.chaos_app import NUM_ROWS
-from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
-from chicle_elastic.testing.chaos_table import ANY_TIME, OF_THE_LEAD, TWO_AT_ONCE, Struck
-from chicle_elastic.testing.fault_schedule import Cause, ScheduledFault, Victim, schedule_of
-from chicle_elastic.testing.faults import Fault
-from chicle_elastic.testing.outages import MIN_MEMBERS, Outage, faults_of, outages_of, smaller_part
+from tests.harness import chaos_table, cluster_truth, faults
+from tests.harness.chaos_app import NUM_ROWS
+from tests.harness.chaos_nodes import ChaosNode, ChaosNodes
+from tests.harness.chaos_table import ANY_TIME, OF_THE_LEAD, TWO_AT_ONCE, Struck
+from tests.harness.fault_schedule import Cause, ScheduledFault, Victim, schedule_of
+from tests.harness.faults import Fault
+from tests.harness.outages import MIN_MEMBERS, Outage, faults_of, outages_of, smaller_part
 
 START_NODES, MAX_NODES = 3, 5
 MIN_MS = 10.0
@@ -468,7 +468,7 @@ def differences(log_dir: Path) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m chicle_elastic.testing.chaos", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.chaos", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to strike; default: %(default)s")
     parser.add_argument("--work", choices=("all", *WORKS), default="all")

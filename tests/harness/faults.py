@@ -1,6 +1,6 @@
 """Faults that strike a node at a named step of the protocol: exactly there, and never by chance elsewhere.
 
-    python -m chicle_elastic.testing.faults SCRIPT FIRED [options of the launcher] train.py ...
+    python -m tests.harness.faults SCRIPT FIRED [options of the launcher] train.py ...
 
 runs a node like `python -m chicle_elastic.launch`, and lets the faults of SCRIPT strike it. SCRIPT is a JSON list:
 
@@ -45,7 +45,7 @@ from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import PeerLostError, UsageError
 
-PROGRAM = "python -m chicle_elastic.testing.faults"
+PROGRAM = "python -m tests.harness.faults"
 ACTIONS = ("kill", "kill_task", "stop", "delay", "drop", "cut", "part")
 DROPPABLE = frozenset({"copy.before_fetch", "rows.before_fetch"})
 """Steps at which work begins whose failure the agent has to expect."""

@@ -12,7 +12,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ("chicle_elastic.testing.faults", "chicle_elastic.cluster.agent.elastic_agent", "torch.distributed")
+PRELOADED = ("tests.harness.faults", "chicle_elastic.cluster.agent.elastic_agent", "torch.distributed")
 
 
 def start_fork_server() -> None:
@@ -22,7 +22,7 @@ def start_fork_server() -> None:
 
 
 class ForkedNode:
-    """`python -m chicle_elastic.testing.faults` in a process; the methods are those of `subprocess.Popen`.
+    """`python -m tests.harness.faults` in a process; the methods are those of `subprocess.Popen`.
 
     Args:
         arguments: Of the command line.
@@ -60,6 +60,6 @@ def _run(arguments: list[str], output: str) -> None:
     with open(output, "a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    from chicle_elastic.testing import faults
+    from tests.harness import faults
 
     sys.exit(faults.main(arguments))

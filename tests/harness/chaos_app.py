@@ -1,6 +1,6 @@
 """What agents run while chaos strikes: jobs that leave evidence of every sample, and a solver that counts.
 
-    python -m chicle_elastic.launch ... chicle_elastic/testing/chaos_app.py --out FOLDER --work count
+    python -m chicle_elastic.launch ... tests/harness/chaos_app.py --out FOLDER --work count
 
 `--work svm` is CoCoA, where w = w(alpha) always: its duals at the end have to give w and the certified gap. `--work
 newton` is Newton's method, which the end finds amid its steps: its duals have to give the gap. `--work count` counts:

@@ -5,7 +5,7 @@ A history is a function of its seed. What nodes say reaches the scheduler late a
 and compares the books after every event. When the weather has calmed down, the job must run, or be paused for a reason
 that is true.
 
-    python -m chicle_elastic.testing.sim_cluster SEED      tells one history, event by event
+    python -m tests.harness.sim_cluster SEED      tells one history, event by event
 """
 
 import heapq
@@ -24,9 +24,9 @@ from chicle_elastic.scheduling.events import Acknowledgement
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, TextSink
 from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from chicle_elastic.testing.sim_faults import FaultInjector, FaultProfile, RandomPolicy
-from chicle_elastic.testing.sim_truth import SimCopy, SimNode, Truth, ViolationError
 from chicle_elastic.values import ChunkInfo, TaskReport, TrainingState
+from tests.harness.sim_faults import FaultInjector, FaultProfile, RandomPolicy
+from tests.harness.sim_truth import SimCopy, SimNode, Truth, ViolationError
 
 MAX_EVENTS = 4000
 NUM_CALM_LAPS = 2
@@ -425,7 +425,7 @@ def _draw_settings(seed: int, rng: random.Random) -> SchedulerSettings:
 def main(arguments: list[str]) -> int:
     """Tell one history."""
     if len(arguments) != 1 or not arguments[0].isdigit():
-        print("usage: python -m chicle_elastic.testing.sim_cluster SEED", file=sys.stderr)
+        print("usage: python -m tests.harness.sim_cluster SEED", file=sys.stderr)
         return 2
     cluster = SimCluster(int(arguments[0]), is_recorded=True, tell=print)
     print(cluster.fault_profile, cluster.settings, f"capacity_bytes={cluster.capacity_bytes}")

@@ -16,11 +16,11 @@ from chicle_elastic.cluster.options import DEFAULT_RUN_ID
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
-from chicle_elastic.testing import faults
-from chicle_elastic.testing.faults import Fault
-from chicle_elastic.testing.forked import ForkedNode, start_fork_server
 from chicle_elastic.transports.addresses import PortRange
 from chicle_elastic.transports.secret import JobSecret
+from tests.harness import faults
+from tests.harness.faults import Fault
+from tests.harness.forked import ForkedNode, start_fork_server
 
 GRACE_S = 10.0
 STANDING_S = 2.0
@@ -126,7 +126,7 @@ class ChaosNodes:
         )
         self._last_lead = ""
         self._application = (
-            *("--module", "chicle_elastic.testing.chaos_app", "--out", str(self.log)),
+            *("--module", "tests.harness.chaos_app", "--out", str(self.log)),
             *("--end-file", str(self._end_file), "--work", work, "--min-ms", str(min_ms)),
         )
 

@@ -1,7 +1,7 @@
 """What struck in how many runs of chaos, and whether that was enough to mean something.
 
-    python -m chicle_elastic.testing.chaos --seed 1 --minutes 1 --tally chaos.jsonl      # for every seed
-    python -m chicle_elastic.testing.chaos_table chaos.jsonl --at-least 5
+    python -m tests.harness.chaos --seed 1 --minutes 1 --tally chaos.jsonl      # for every seed
+    python -m tests.harness.chaos_table chaos.jsonl --at-least 5
 
 Exit codes: 0 every check of every run holds, and each kind of fault struck often enough; 1 otherwise.
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chicle_elastic.cluster.net import fault_points
-from chicle_elastic.testing.fault_schedule import Victim
-from chicle_elastic.testing.faults import ACTIONS
-from chicle_elastic.testing.outages import Outage
+from tests.harness.fault_schedule import Victim
+from tests.harness.faults import ACTIONS
+from tests.harness.outages import Outage
 
 Struck: TypeAlias = Counter[tuple[str, str]]
 """How often, by (kind of fault, where)."""
@@ -99,9 +99,7 @@ def tally(struck: Struck) -> dict[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m chicle_elastic.testing.chaos_table", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.chaos_table", description=__doc__.split("\n")[0])
     parser.add_argument("tally", type=Path, help="written by chaos --tally")
     parser.add_argument(
         "--at-least", type=int, default=5, help="times that each kind has to strike; default: %(default)s"

@@ -1,6 +1,6 @@
 """What agents run when nodes are to differ in speed: a solver whose iterations cost so much per sample.
 
-    python -m chicle_elastic.launch ... chicle_elastic/testing/paced_app.py --out FOLDER \
+    python -m chicle_elastic.launch ... tests/harness/paced_app.py --out FOLDER \
         --cost n0=200 --cost n1=100 --change n1=150@60 --noise 0.05
 
 Costs are microseconds per sample, by node; `--change` sets another one from an iteration on. Solvers sleep, so nodes of

@@ -33,7 +33,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import NO_STATE, Array
 from chicle_elastic.cluster.net.event_file import read_events
-from chicle_elastic.testing import chaos_app
+from tests.harness import chaos_app
 
 Version = tuple[int, int]
 GAP_TOLERANCE = 1e-9

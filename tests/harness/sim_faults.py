@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler
-from chicle_elastic.testing.sim_truth import SimNode, Truth
 from chicle_elastic.values import (
     Decision,
     MoveChunks,
@@ -26,6 +25,7 @@ from chicle_elastic.values import (
     ResourceOffer,
     SetParameter,
 )
+from tests.harness.sim_truth import SimNode, Truth
 
 MAX_MERGED = 12
 """Iterations after which the weather calms down, whatever is left of the budget."""

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import cycle, islice
 
-from chicle_elastic.testing.chaos_nodes import ChaosNode
-from chicle_elastic.testing.faults import HEARD, Fault
+from tests.harness.chaos_nodes import ChaosNode
+from tests.harness.faults import HEARD, Fault
 
 MIN_MEMBERS = 3
 """With fewer, no part is smaller than the other, and there is no pair of followers."""

@@ -28,7 +28,6 @@ from chicle_elastic.chunks.views import Chunk, StateSpec
 from chicle_elastic.errors import ChunkCorruptError, PeerLostError, ProtocolError, SecretError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena
-from chicle_elastic.testing.impostor import Impostor, wait_for_the_end
 from chicle_elastic.transports import addresses, exchange, wire
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.exchange import Deadline
@@ -36,6 +35,7 @@ from chicle_elastic.transports.handshake import prove_as_listener
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.sockets import Transport
 from chicle_elastic.transports.wire import Kind
+from tests.harness.impostor import Impostor, wait_for_the_end
 
 NUM_SLOTS = 8
 SLOT_BYTES = 1 << 20
