@@ -24,7 +24,6 @@ class Headroom:
 
     Attributes:
         num_bytes: Bytes left, >= 0.
-        source: The file (and field) that it was read from, for messages.
     """
 
     num_bytes: int

@@ -23,7 +23,6 @@ def install(program: str, exit_codes: Mapping[signal.Signals, int]) -> None:
     """End this process at each of these signals, with this exit code, until `hand_over`; SIGUSR2 does nothing.
 
     Args:
-        program: Name of the command, for the message.
         exit_codes: By signal.
     """
     global _has_handed_over

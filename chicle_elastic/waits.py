@@ -50,7 +50,6 @@ class Wait:
 
     Args:
         text: What takes so long, with the time that it takes and whether it will take it again.
-        after_s: The moment.
 
     Attributes:
         text: As given; it may be changed while it has not been told.

@@ -111,10 +111,6 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace, scheduler: str) -> int:
     """Serve a run to its end; returns the exit code.
 
-    Args:
-        arguments: Of the command line.
-        scheduler: One of `SCHEDULERS` with members that see a folder of the run.
-
     Raises:
         ChicleError: The data cannot be used, the host has no such address, or the scheduler refuses the members.
         OSError: The folder cannot be written.
@@ -189,13 +185,7 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
 
 
 def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) -> Members:
-    """Nodes of a scheduler, which have not begun.
-
-    Args:
-        scheduler: "slurm" or "local".
-        arguments: Of the command line.
-        folder: Of the run.
-    """
+    """Nodes of a scheduler, which have not begun."""
     most = parse_nodes(arguments.nodes)[1]
     begin = min(arguments.begin or most, most)
     command = node_command(arguments, folder)

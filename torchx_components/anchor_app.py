@@ -17,9 +17,6 @@ FIT = "estimators.fit_task"
 def parse_nodes(j: str) -> tuple[int, int]:
     """Fewest and most nodes of "2:3", "3", or TorchX's own "2:3x1" and "3x1".
 
-    Args:
-        j: as on the command line
-
     Raises:
         ValueError: it says something else, or several processes per node
     """
@@ -35,7 +32,6 @@ def component_of(given: dict[str, Any], task: list[str]) -> specs.AppDef:
 
     Args:
         given: Its arguments, by name.
-        task: The module of the tasks, and its arguments.
     """
     check_task(task, str(given["train"]), str(given["out"]))
     return anchor_of(given, shlex.split(str(given["member_options"])), task)
@@ -47,8 +43,6 @@ def anchor_of(given: dict[str, Any], member_options: list[str], task: list[str])
     Args:
         given: What the components take, by name: train, out, j, checkpoint, resume, grace, begin, env, name, image,
             python, cpu, memMB, gpu.
-        member_options: Further options of the anchor.
-        task: The module of the tasks, and its arguments.
     """
     least, most = parse_nodes(str(given["j"]))
     arguments = [ANCHOR, "-j", f"{least}:{most}", "--train", absolute_place(str(given["train"]))]
@@ -64,13 +58,7 @@ def anchor_of(given: dict[str, Any], member_options: list[str], task: list[str])
 
 
 def check_task(task: list[str], train: str, out: str) -> None:
-    """Refuse options of an estimator that cannot be, here and now and not on every node later.
-
-    Args:
-        task: the module of the tasks, and its arguments
-        train: data
-        out: folder to write
-    """
+    """Refuse options of an estimator that cannot be, here and now and not on every node later."""
     if task[0] == FIT:
         # By its name, as nodes run it: this package does not build on estimators.
         import_module(FIT).parse(["--train", train, "--out", out, *task[1:]])
@@ -80,8 +68,6 @@ def role_of(role_name: str, args: list[str], given: dict[str, Any]) -> specs.Rol
     """One replica of a module of Python's.
 
     Args:
-        role_name: Of the role.
-        args: The module, and its arguments.
         given: As of `anchor_of`.
     """
 

@@ -14,7 +14,6 @@ def scale(job: Path, nodes: int) -> None:
     """Write down how many members a job shall have from now on.
 
     Args:
-        job: Its folder.
         nodes: >= 1.
 
     Raises:
@@ -29,10 +28,6 @@ def scale(job: Path, nodes: int) -> None:
 
 def drain(job: Path, node: str) -> None:
     """Write down that a member shall hand over its chunks and leave.
-
-    Args:
-        job: Its folder.
-        node: Name of the member.
 
     Raises:
         UsageError: It is no member, or there is no such job, or it is over.

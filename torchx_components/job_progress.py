@@ -25,7 +25,6 @@ class JobProgress:
     """Follows the event files of a job.
 
     Args:
-        job: Its folder.
         on_iteration: Called with each iteration, once, in order; iterations that no agent could write are left out.
         on_transition: Called with each change of the membership as an agent saw it, at most once for each round, and
             again for a loss when all samples are back.

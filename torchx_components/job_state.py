@@ -94,7 +94,6 @@ class StateWriter:
     """Writes the state of a job, as the anchor sees it. A folder that is full for a while costs news, and not the job.
 
     Args:
-        job: Its folder.
         state: The first one, which is written at once.
 
     Raises:

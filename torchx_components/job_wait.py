@@ -28,7 +28,6 @@ def wait_for_end(
     """Follow a job until it is over.
 
     Args:
-        job: Its folder.
         on_iteration: As of `JobProgress`.
         on_transition: As of `JobProgress`.
         ask: Says how the job stands with its scheduler, for the line that the user sees; raises PeerLostError where the

@@ -92,13 +92,6 @@ class KubernetesApi:
 class KubernetesNodes:
     """`Members`; see the top of the module.
 
-    Args:
-        api: The API server.
-        name: Of the run.
-        least: Members of the core Job.
-        most: Most members.
-        begin: Members to begin with.
-
     Attributes:
         members: Pods that run, by name; replaced as a whole.
         waiting: As of `Members`; why pods wait, where Kubernetes says so.

@@ -30,7 +30,6 @@ class LocalNodes:
     """`Members`; see the top of the module.
 
     Args:
-        command: Makes the command line of a member from its name.
         begin: Members to begin with, >= 1.
         most: Most members at once.
         grace_s: Seconds that a member has from a notice.
@@ -76,11 +75,7 @@ class LocalNodes:
         self._is_ending = True
 
     def poll(self, now_s: float) -> Sequence[Said]:
-        """As of `ResourceManager`.
-
-        Raises:
-            PeerLostError: Members fail as soon as they begin.
-        """
+        """As of `ResourceManager`. Raises PeerLostError when members fail as soon as they begin."""
         self._look()
         return self._start_missing()
 

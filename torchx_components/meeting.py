@@ -27,9 +27,7 @@ class MeetingPlace:
     """Where the run takes place.
 
     Attributes:
-        store: Endpoint of the rendezvous store.
         presence: Where nodes show that they live.
-        data: Chunk folder.
     """
 
     store: str

@@ -88,11 +88,7 @@ def launch(arguments: argparse.Namespace, store: str, data: str, secret_file: Pa
 
 
 def wait_for_store(endpoint: str, timeout_s: float) -> None:
-    """Until something listens there: the anchor may start after its members.
-
-    Raises:
-        PeerLostError: Nothing does.
-    """
+    """Until something listens there: the anchor may start after its members. Raises PeerLostError when nothing does."""
     end_s = time.monotonic() + timeout_s
     while True:
         try:

@@ -36,7 +36,6 @@ class Member:
         name: Of the node of the job.
         host: Where it is, in the words of the scheduler.
         since_s: When it was seen first, by the monotonic clock.
-        is_noticed: It was given notice.
     """
 
     name: NodeId
@@ -92,8 +91,6 @@ def serve(
 
     Args:
         members: Has begun.
-        least: Nodes that the job needs to train.
-        board: In the store that this process serves.
         listener: Where nodes show that they live; they wait for a connection, and for nothing more.
         state: Where the anchor writes how the job stands; None where no folder is shared.
     """

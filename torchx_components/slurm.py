@@ -59,7 +59,6 @@ class SlurmMember(Member):
             to this number is done to all of them.
         task: "ARRAY_INDEX", which is this task and no other.
         limit_s: Seconds that it had left when it was seen first.
-        is_expiring: The notice of its time limit is near, or has come.
     """
 
     job: str

@@ -51,10 +51,7 @@ def submit(app: "specs.AppDef", scheduler: str, cfg: Mapping[str, Any], job: Pat
     """Submit a job, and write down what it is called.
 
     Args:
-        app: What to run.
         scheduler: TorchX's name of the scheduler.
-        cfg: Its options.
-        job: Folder of the job.
 
     Raises:
         UsageError: The scheduler refuses it, is not there, or has no such options.

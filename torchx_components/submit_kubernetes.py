@@ -76,11 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run_of(arguments: argparse.Namespace) -> KubernetesRun:
-    """What the command line says.
-
-    Raises:
-        UsageError: It cannot be.
-    """
+    """What the command line says. Raises UsageError when it cannot be."""
     least, most = parse_nodes(arguments.nodes)
     options: list[str] = []
     for option in PASSED_ON:
@@ -114,11 +110,7 @@ def run_of(arguments: argparse.Namespace) -> KubernetesRun:
 
 
 def apply(text: str, name: str) -> None:
-    """Hand a manifest to kubectl.
-
-    Raises:
-        UsageError: There is no kubectl, or it refuses.
-    """
+    """Hand a manifest to kubectl. Raises UsageError when there is no kubectl, or it refuses."""
     try:
         done = subprocess.run(["kubectl", "apply", "-f", "-"], input=text, text=True, check=False)
     except FileNotFoundError:

@@ -22,7 +22,6 @@ class ArrivingChunk:
 
     Args:
         buffer: Where the bytes arrive, from its beginning; no other code writes there.
-        chunk_id: The chunk that was asked for.
         where: Where the bytes come from, for messages.
         crc32: What sums them up, like `zlib.crc32`; faster ones exist.
         has_rows: The immutable part has come before and was right (`finish_rows`): only what is behind it arrives.

@@ -52,9 +52,7 @@ def zeros_per_chunk(lengths: Sequence[int], shape: tuple[int, ...], dtype: str) 
     """One array of zeros per chunk, side by side in one block of memory, which is given back with its last array.
 
     Args:
-        lengths: Rows of each chunk.
         shape: Shape of what each row has; () for one value.
-        dtype: Of the values.
 
     Returns:
         Arrays of shape (length, *shape), C-contiguous.

@@ -84,8 +84,6 @@ def convert(
     """Read data files and write them as one folder of chunks, rows shuffled. All or nothing: see `ChunkFolderWriter`.
 
     Args:
-        inputs: Files of one data set, in this order.
-        out: Folder to write.
         options: How; by default everything is found out.
         on_progress: Told how far it is, several times a second.
         report: Takes what there is to say: notes, columns, rows of each file.

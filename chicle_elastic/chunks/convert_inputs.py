@@ -28,11 +28,7 @@ class Input:
     size_bytes: int
 
     def blocks(self, like: Columns | None) -> Generator[Block, None, None]:
-        """The rows, their columns matched with those of `like`.
-
-        Raises:
-            NoSamplesError: There are none.
-        """
+        """The rows, their columns matched with those of `like`. Raises NoSamplesError when there are none."""
         block = None
         if self.format is not None:
             for block in READERS[self.format](self.path, replace(self.read, like=like)):
@@ -81,8 +77,6 @@ class Common:
     """What all blocks of a data set have in common, taken from the first one.
 
     Attributes:
-        path: File of the first block.
-        kind: Kind of the rows.
         dtype: dtype of the chunks' features.
         is_dtype_asked_for: Whether `dtype` was an option, and values of other dtypes are cast.
         num_features: Columns of dense rows.

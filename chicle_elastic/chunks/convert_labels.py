@@ -37,11 +37,7 @@ class ClassCodes:
 
 
 class Labels:
-    """Takes the targets block by block and says at the end what they are.
-
-    Args:
-        are_real: Keep real values, whatever they look like.
-    """
+    """Takes the targets block by block and says at the end what they are."""
 
     def __init__(self, *, are_real: bool) -> None:
         self._are_real = are_real
@@ -55,7 +51,6 @@ class Labels:
 
         Args:
             targets: ndarray of shape (num_rows,), finite float64 or not empty str.
-            where: Place of the first of them, for messages.
 
         Raises:
             DataError: Text where real values are asked for, text and numbers mixed, or too many classes.

@@ -47,16 +47,11 @@ class ChunkFolderWriter:
 
     Args:
         path: Folder to write; its parent exists.
-        kind: "dense" or "csr".
         dtype: dtype of the features, one of `VALUE_DTYPES`.
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
         has_weights: Whether every block comes with weights.
         sample_shape: Shape of one sample where it is not flat.
         chunk_bytes: Bytes of a chunk at most, header and state not counted; None: by `max_tasks` (docs/design 4).
-        max_tasks: Largest number of tasks that will train on the folder.
-        shuffle_seed: Seed of the shuffle.
-        overwrite: Replace a chunk folder that is at `path` already.
-        memory_bytes: Memory to use.
 
     Raises:
         UsageError: The target exists and may not be replaced, or an argument cannot work.
@@ -141,7 +136,6 @@ class ChunkFolderWriter:
             recode: Makes the final targets of the kept ones, chunk by chunk; by default they are only cast.
             target_dtype: dtype of targets; by default int32 for class codes and float64 for real values.
             num_features: CSR: columns, where the end of the data decides.
-            on_progress: Called with the rows written so far and all rows.
 
         Returns:
             The folder, opened.

@@ -51,7 +51,6 @@ def read_header(buffer: Buffer, *, where: str) -> Header:
     """Parse and check the first 256 bytes; the rest of the chunk need not be there.
 
     Args:
-        buffer: Starts with a chunk.
         where: Place of the bytes, for messages: a file, or an arena and a slot.
 
     Raises:
@@ -73,8 +72,6 @@ def read_state_header(buffer: Buffer, header: Header, *, where: str) -> StateHea
     """Parse and check the 64 bytes behind the immutable part.
 
     Args:
-        buffer: The whole chunk.
-        header: Its header.
         where: Place of the bytes, for messages.
 
     Raises:

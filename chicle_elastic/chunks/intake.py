@@ -18,8 +18,6 @@ class Intake:
     """Makes blocks of one data set, which have the same kind, dtype and columns.
 
     Args:
-        where: The data set, for messages.
-        kind: "dense" or "csr".
         dtype: dtype of the features.
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
         has_weights: Whether every block comes with weights.

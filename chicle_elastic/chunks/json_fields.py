@@ -13,8 +13,6 @@ class Fields:
     """The fields of one object.
 
     Args:
-        content: What was parsed.
-        where: Name of the file, for messages.
         path: Path of the object within the file, with a trailing dot; "" for the outermost.
         advice: What to do about a field that is wrong.
 

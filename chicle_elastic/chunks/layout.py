@@ -158,7 +158,6 @@ def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH, outsi
     Args:
         chunk: What to write; indptr is stored with the dtype of the indices.
         buffer: Writable; begins at a multiple of 8 bytes.
-        version: Version of the state.
         outside: Whether the rows stay where they are: only the header and the state are written.
 
     Returns:
@@ -256,7 +255,6 @@ def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> 
     Args:
         buffer: As in `decode`; only the immutable part has to be there.
         where: As in `decode`.
-        outside: Gives a chunk whose rows are outside of the buffer.
 
     Raises:
         ChunkCorruptError: As in `decode`; or the rows are outside, and those are others or cannot be had.
@@ -326,9 +324,6 @@ def require_sound_content(content: Array, header: Header, crc: int, *, where: st
 
     Args:
         content: The bytes of the immutable part.
-        header: Its header.
-        crc: Checksum of what stands behind the header.
-        where: Place of the chunk, for messages, with its id.
 
     Raises:
         ChunkCorruptError: The checksum or the CSR structure is wrong.
@@ -361,8 +356,6 @@ def seal_state(
     """Give the state a version and a checksum; the owner does so at a boundary, before the chunk moves.
 
     Args:
-        buffer: The whole chunk.
-        version: The version.
         where: Place of the bytes, for messages.
         crc32: What sums them up, like `zlib.crc32`; faster ones exist.
 

@@ -45,9 +45,6 @@ class ChunkFile:
     """One chunk of a folder.
 
     Attributes:
-        name: Of the file within the folder.
-        size_bytes: Of the file.
-        num_rows: Samples in it.
         crc: CRC-32 of the chunk's header.
     """
 
@@ -94,10 +91,6 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str, *, where: str) -> "Manifest":
         """Parse and check the text of the file.
-
-        Args:
-            text: The text.
-            where: Name of the file, for messages.
 
         Raises:
             DataError: It is no manifest, or one of an unknown version, or its figures cannot be true.

@@ -41,7 +41,6 @@ class UrlPath:
 
     Attributes:
         url: As the user gave it, with what was joined to it.
-        path: The same for the file system.
         file_system: fsspec's.
     """
 
@@ -99,12 +98,7 @@ class UrlPath:
         return bytes(self._ask(lambda: self.file_system.cat_file(self.path, start=start, end=end), "cannot be read"))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The same as text.
-
-        Raises:
-            FileNotFoundError: There is none.
-            UnicodeDecodeError: It is no text.
-        """
+        """The same as text. Raises FileNotFoundError when there is none, UnicodeDecodeError when it is no text."""
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, content: bytes) -> None:
@@ -171,10 +165,6 @@ def absolute_place(text: str) -> str:
 def place_of(text: str, *, purpose: str) -> Place:
     """Return the place that a path or URL names, now and after a change of the working directory.
 
-    Args:
-        text: The path or URL.
-        purpose: What it is used for, for an error.
-
     Raises:
         MissingExtraError: A package for its scheme is not installed.
         UsageError: There is no such scheme, or its package refuses the URL.
@@ -208,10 +198,6 @@ def require_writable(place: Place, *, who: str) -> None:
     """Write a small file to a URL and remove it: what is wrong shows before hours of training, and not after.
 
     A folder of this machine is not tried: a job may begin before the disk is there.
-
-    Args:
-        place: The place.
-        who: The node, for the error.
 
     Raises:
         UnreachablePlaceError: It does not answer, does not exist, or the node may not write there.

@@ -179,7 +179,6 @@ def csr_fault(rows: CsrRows, *, is_canonical: bool = False) -> str | None:
     A kernel reads `model[index]` without a check, so an index out of range would read memory beyond the model.
 
     Args:
-        rows: To be looked at.
         is_canonical: Whether the indices of each row are known to be strictly ascending.
     """
     indptr, num_features = rows.indptr, rows.num_features

@@ -32,7 +32,6 @@ class ExternalShuffle:
     Args:
         folder: Where bucket files go; made when it is needed, and empty again in the end.
         rng: Decides the order. Same generator, same blocks: same order.
-        memory_bytes: Memory to use.
     """
 
     def __init__(self, folder: Path, rng: np.random.Generator, *, memory_bytes: int) -> None:

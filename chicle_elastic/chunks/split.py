@@ -17,7 +17,6 @@ def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = Fal
 
     Args:
         total_bytes: Bytes of the whole data set.
-        max_tasks: Largest number of tasks the job will have.
         is_image: uint8 samples.
 
     Returns:

@@ -23,11 +23,6 @@ class TargetFolder:
         path: The target; its parent exists.
         overwrite: Whether a chunk folder that is there may be replaced. Anything else is never touched.
 
-    Attributes:
-        path: The target, as it was given, for messages.
-        place: The target.
-        temporary: Sibling to write to, between `create` and `commit`.
-
     Raises:
         UsageError: Something is there that may not be replaced, or there is no parent.
     """
@@ -90,12 +85,7 @@ class TargetFolder:
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file.
-
-    Raises:
-        CapacityError: The disk is full.
-        OSError: Anything else that the system refuses.
-    """
+    """Write a file. Raises CapacityError when the disk is full, OSError when anything else that the system refuses."""
     try:
         with path.open("wb") as file:
             file.write(content)

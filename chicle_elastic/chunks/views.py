@@ -53,7 +53,6 @@ class CsrRows:
         indptr: ndarray of shape (num_rows + 1,), int32 or int64; `indptr[0]` may be > 0.
         indices: ndarray of shape (>= indptr[-1],), int32 or int64; strictly ascending within a row.
         values: ndarray of the shape of `indices`, float32 or float64.
-        num_features: Number of columns.
     """
 
     indptr: Array
@@ -158,11 +157,6 @@ class DataSchema:
     """What all chunks of one data set have in common; trainers build their model from it.
 
     Attributes:
-        kind: "dense" or "csr".
-        dtype: dtype of the features, one of `VALUE_DTYPES`.
-        num_rows: Samples in the whole data set.
-        num_features: Columns.
-        target_dtype: One of `TARGET_DTYPES`.
         num_classes: Number of class codes where targets are codes 0 .. num_classes - 1; 0 for real-valued targets.
         has_weights: Whether chunks hold a weight per sample.
         sample_shape: Shape of one sample where it is not flat, e.g. (3, 32, 32); its product is `num_features`.
@@ -183,7 +177,6 @@ class Chunk:
     """An indivisible, movable piece of training data together with its per-sample state.
 
     Attributes:
-        id: Its number in the data set.
         rows: Features: ndarray of shape (num_rows, num_features), or `CsrRows`.
         targets: ndarray of shape (num_rows,), one of `TARGET_DTYPES`; class codes or real values.
         weights: Sample weights, ndarray of shape (num_rows,), or None.

@@ -34,7 +34,6 @@ class Contents:
         bytes_per_chunk: Size of each file, ndarray of shape (num_chunks,), int64.
         num_nonzeros: Stored entries of CSR rows; 0 for dense rows.
         class_counts: Rows of each class, ndarray of shape (num_classes,), int64.
-        target_range: Smallest and largest target.
     """
 
     rows_per_chunk: Array

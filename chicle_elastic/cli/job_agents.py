@@ -69,8 +69,6 @@ def greet(
 
     Args:
         address: Where the agent accepts links.
-        secret: Of the job.
-        command: That asks, for the log of the agent.
         tls: For links by TLS; None for links without.
         ask: Kind of a question; its answer is returned. None: the greeting, which an agent sends unasked.
 

@@ -80,9 +80,6 @@ def lines_of(run_id: str, node: str, now: Metrics, *, now_s: float) -> list[str]
     """A job in words.
 
     Args:
-        run_id: Of the job.
-        node: Whose agent has answered.
-        now: What it has seen.
         now_s: Seconds since 1970.
     """
     lines = [f"job {run_id!r}, by the agent of {node}: {_state(now, now_s)}"]

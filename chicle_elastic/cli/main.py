@@ -30,7 +30,6 @@ class Command:
 
     Attributes:
         module: Where it is.
-        summary: One line for `chicle --help`.
     """
 
     module: str

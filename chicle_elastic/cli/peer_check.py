@@ -48,7 +48,6 @@ class Finding:
     Attributes:
         topic: What it is about.
         verdict: "yes", "no", "-" for what was not tried, or a figure.
-        detail: Why, and what to do.
     """
 
     topic: str

@@ -15,8 +15,6 @@ class Progress:
 
     Args:
         stream: Where to show it, in general stderr.
-        clock: For the pace and the time left.
-        label: What is being done.
         total: Bytes or rows to do; 0 where that is not known.
         is_bytes: Whether the total is bytes.
     """

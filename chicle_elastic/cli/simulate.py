@@ -91,8 +91,6 @@ class _Input:
     """One of the files.
 
     Attributes:
-        path: The file.
-        scenario: What it says.
         make_work: Makes the work; None for charged time by the scenario's job.
         recorded: The job as it was, where the file is a recording of one.
     """

@@ -106,7 +106,6 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
     """Run the agent of this node, and its task, to the end.
 
     Args:
-        command: The command line.
         make_agent: Makes the agent; by default an `ElasticAgent`.
 
     Returns:

@@ -104,12 +104,7 @@ class StoreCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommand:
-    """Run a node.
-
-    Attributes:
-        options: For the agent.
-        torchrun: For torchrun, checked and completed.
-    """
+    """Run a node."""
 
     options: NodeOptions
     torchrun: argparse.Namespace

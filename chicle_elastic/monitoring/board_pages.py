@@ -34,12 +34,8 @@ class Page:
     """What to write.
 
     Attributes:
-        step: Of the scalars.
         unix_s: When that was, on the wall clock.
         scalars: By tag.
-        texts: Tag, step and Markdown.
-        by_samples: Scalars whose step is `num_samples`.
-        num_samples: Processed so far.
     """
 
     step: int
@@ -55,10 +51,6 @@ class RunPages:
 
     Args:
         started_unix_s: When the job began; None where that is not known.
-
-    Attributes:
-        pictures: What there is to draw.
-        tags: Of all scalars so far.
     """
 
     def __init__(self, *, started_unix_s: float | None = None) -> None:
@@ -76,7 +68,6 @@ class RunPages:
         Args:
             record: Of the iteration.
             unix_s: When it ended.
-            besides: More scalars.
         """
         self.pictures.add(record, unix_s)
         figures = {tag_of(name): figure for name, figure in record.figures.items()}
@@ -122,7 +113,6 @@ class RunPages:
         Args:
             step: Iteration that they belong to.
             texts: Reasons; perhaps none.
-            unix_s: The time.
             is_last: Whether nothing more comes.
         """
         page = Page(step, unix_s)

@@ -22,10 +22,6 @@ class StepTexts:
     def add(self, step: int, texts: Sequence[str]) -> tuple[int, tuple[str, ...]]:
         """Take texts.
 
-        Args:
-            step: Of these texts.
-            texts: At least one.
-
         Returns:
             The step to write at, which is never before the latest one, and all texts of that step.
         """
@@ -62,7 +58,6 @@ class Journal:
         """What has to be written now.
 
         Args:
-            unix_s: The time.
             is_last: Whether nothing more comes.
 
         Returns:

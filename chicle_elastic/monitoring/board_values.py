@@ -72,11 +72,7 @@ def layout_of(tags: Collection[str]) -> dict[str, tuple[Chart, ...]]:
 
 
 class Values:
-    """Makes values of a summary.
-
-    Args:
-        protos: Of `require_tensorboard`.
-    """
+    """Makes values of a summary."""
 
     def __init__(self, protos: SimpleNamespace) -> None:
         self._protos = protos

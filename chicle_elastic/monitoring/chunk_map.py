@@ -32,10 +32,6 @@ MOST_NAMED = 4
 def draw_map(history: RecordTable, *, title: str = "") -> "Figure":
     """Draw a history.
 
-    Args:
-        history: At least one record.
-        title: Shown on top.
-
     Returns:
         A matplotlib figure that belongs to no window.
 

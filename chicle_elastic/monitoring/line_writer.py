@@ -88,12 +88,7 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, text: bytes, *, is_essential: bool) -> None:
-        """Write a line, soon; never waits.
-
-        Args:
-            text: With its line feed.
-            is_essential: Drop it last.
-        """
+        """Write a line, soon; never waits."""
         with self._change:
             if self._is_closing:
                 return

@@ -32,7 +32,6 @@ class NodeCurves:
         """Scalars by tag of one iteration.
 
         Args:
-            iteration: Its number.
             chunks: By node.
             seconds: What each node's task computed, by node.
 

@@ -20,7 +20,6 @@ class NotebookBar:
         Args:
             label: Before the bar.
             share: How long the bar is, from 0 to 1.
-            text: Behind it.
         """
         data = {
             "text/plain": f"{label} {share:4.0%}  {text}",

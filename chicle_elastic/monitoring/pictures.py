@@ -87,9 +87,6 @@ def can_draw() -> bool:
 def draw_pictures(records: Sequence[IterationRecord]) -> Pictures:
     """Draw them here.
 
-    Args:
-        records: At least one.
-
     Returns:
         PNG files by tag.
     """
@@ -108,11 +105,7 @@ def draw_pictures(records: Sequence[IterationRecord]) -> Pictures:
 
 
 def draw_in_child(records: Sequence[IterationRecord]) -> Pictures:
-    """Draw them in another process; there are none where it fails or hangs.
-
-    Args:
-        records: At least one.
-    """
+    """Draw them in another process; there are none where it fails or hangs."""
     try:
         child = subprocess.run(
             [sys.executable, "-m", "chicle_elastic.monitoring.pictures"],

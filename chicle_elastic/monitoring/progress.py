@@ -30,8 +30,6 @@ class FitProgress:
 
     Args:
         stream: Where to; `isatty` decides on the form.
-        clock: For the pace.
-        label: What is fitted.
         max_iterations: Most iterations.
         tol: Gap at which the fit ends; 0 where only the iterations end it.
         max_epochs: Passes over the data that end the fit, whatever the iterations are; None where they do not.

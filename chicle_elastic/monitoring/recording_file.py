@@ -35,7 +35,6 @@ class RecordingFile:
 
     Args:
         path: Of the file; lines are appended to it.
-        max_file_bytes: A larger file is rotated.
         max_waiting_bytes: About how many bytes of lines may wait for the disk.
 
     Raises:

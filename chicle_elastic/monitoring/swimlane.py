@@ -51,9 +51,7 @@ def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "
     """Draw a history.
 
     Args:
-        history: At least one record.
         figure_name: The model's figure to show below the lanes; by default the one that `pick_figure` picks.
-        title: Shown on top.
 
     Returns:
         A matplotlib figure that belongs to no window: `draw(history).savefig("chunks.png")`. A notebook shows it
@@ -108,7 +106,6 @@ def draw_into(
         ax: One axes gets the model's figure alone, in the next colour of that axes and with the title as its label, so
             that several fits can be compared. A sequence gets the panels of `draw`, one each, from top to bottom.
         figure_name: As for `draw`.
-        title: Label of the curve, or the title of the uppermost panel.
 
     Raises:
         UsageError: The history is empty or has no such figure, or it has more or fewer panels than `ax` has axes.

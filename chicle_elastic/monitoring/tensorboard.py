@@ -40,7 +40,6 @@ class TensorBoardWriter:
             model, and the time, are their result.
         pages: What other writers to the same folder have written; by default nothing.
         draw: Draws the pictures; None for a run without pictures.
-        draws_from_s: Shorter runs have no picture at their end.
 
     Raises:
         MissingExtraError: The package tensorboard is not installed.
@@ -102,7 +101,6 @@ class TensorBoardWriter:
             step: Iteration that they belong to.
             scalars: Values by tag.
             unix_s: When that was, on the wall clock.
-            texts: Reasons, for the tag `events`.
         """
         page = self._pages.texts(step, texts, unix_s=unix_s)
         page.scalars = dict(scalars)

@@ -111,11 +111,7 @@ class Policy(ABC):
 
 
 def require_policies(policies: object) -> None:
-    """Check the policies of a job.
-
-    Raises:
-        UsageError: It is not a sequence of policies with different names.
-    """
+    """Check the policies of a job. Raises UsageError when it is not a sequence of policies with different names."""
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         raise UsageError(f"policies={policies!r}: it must be a sequence of policies, for one of them (policy,)")
     for policy in policies:

@@ -98,9 +98,6 @@ class Shuffle(Policy):
 def fall_of(figures: Sequence[Mapping[str, float]]) -> tuple[str, float] | None:
     """By which share of itself the trainer's figure falls per iteration, on average over the last `WINDOW`.
 
-    Args:
-        figures: Of the last iterations, oldest first.
-
     Returns:
         (name of the figure, share; negative where it rises); None where no figure is known and > 0 in two iterations.
     """

@@ -175,11 +175,7 @@ class ScheduledNodes:
 
 
 def _step(values: Sequence[float | int | None], where: str) -> ScheduleStep:
-    """A step of (seconds, nodes[, price]).
-
-    Raises:
-        UsageError: It cannot be.
-    """
+    """A step of (seconds, nodes[, price]). Raises UsageError when it cannot be."""
     try:
         start_s, nodes, price = (*values, None) if len(values) == 2 else values
     except (TypeError, ValueError):

@@ -62,19 +62,6 @@ class Boundary:
     """Plans and orders moves over the ledger of one scheduler.
 
     One class because what has to move is decided from the same tables in one go.
-
-    Args:
-        ledger: Who holds what.
-        members: Who is there.
-        leases: Takes orders to copy.
-        loads: Takes orders to load.
-        inventory: Knows strays.
-        pending_policies: The policies, and their decisions that wait for a boundary.
-        precopies: Knows what is copied ahead.
-        preparing: The nodes that arrive or depart, and what is copied ahead for them.
-        emit: Takes log lines.
-        settings: Of the job.
-        leave: Puts a node under notice.
     """
 
     def __init__(
@@ -111,11 +98,7 @@ class Boundary:
         self._moved_after = self._redrawn_after = -1
 
     def begin(self, *, ask_policies: bool) -> None:
-        """An iteration has ended, or a new round is needed first.
-
-        Args:
-            ask_policies: The membership is the one that policies have seen at work.
-        """
+        """An iteration has ended, or a new round is needed first."""
         self._is_turn_of_policies = ask_policies
         if not ask_policies:
             self._pending_transitions.migrations.clear()

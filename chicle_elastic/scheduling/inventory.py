@@ -25,10 +25,7 @@ class Inventory:
     """Compares reports with the ledger, and settles what strays are.
 
     Args:
-        ledger: Which node owns and holds what.
         leases: Copies on their way, which may turn out to be gone.
-        loads: Loads on their way, likewise.
-        emit: Takes the effects.
     """
 
     def __init__(self, ledger: Ledger, leases: Leases, loads: Loads, emit: Callable[[Effect], None]) -> None:

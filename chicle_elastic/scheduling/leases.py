@@ -34,16 +34,10 @@ class Lease:
     """One copy on its way.
 
     Attributes:
-        chunk: What is copied.
-        source: Who owns it.
         target: Who is to own it.
         round: Round of the last order; its answer repeats it.
-        state: How far it has come.
         source_lost: The source was lost; the copy may be the last one.
         is_abandoned: The copy is not wanted any more.
-        attempts: Orders to the present target.
-        tried: Targets that failed too often.
-        reason: Why the last attempt failed.
     """
 
     chunk: ChunkId
@@ -63,7 +57,6 @@ class Leases:
 
     Args:
         ledger: Which node owns and holds what; reservations are written there.
-        emit: Takes the effects.
         max_attempts: Orders to one target before another is tried.
     """
 
@@ -105,7 +98,6 @@ class Leases:
         """At a boundary: commit what is copied, ask again for what failed.
 
         Args:
-            round: Current round.
             find_target: Another target for a lease whose target failed too often; None when there is none.
         """
         for chunk in self._answered:

@@ -37,13 +37,7 @@ class ChunkEntry:
 
 
 class Movable(Mapping[NodeId, list[ChunkInfo]]):
-    """Chunks that some nodes own and that may be moved, by owner; those of a node are looked up when asked for.
-
-    Args:
-        ledger: Knows who owns what.
-        nodes: The owners that count.
-        going: Chunks that are on their way already.
-    """
+    """Chunks that some nodes own and that may be moved, by owner; those of a node are looked up when asked for."""
 
     def __init__(self, ledger: "Ledger", nodes: Iterable[NodeId], going: Container[ChunkId]) -> None:
         self._ledger, self._going = ledger, going
@@ -80,7 +74,6 @@ class Ledger:
     One class because its methods keep one invariant, which `check` states.
 
     Attributes:
-        node_chunks: Memory of every present node.
         merged: Number of the last merged iteration.
         merged_round: Round in which it was merged; 0 for none.
         began: Number of the iteration that the job goes on from; 0 for a job of its own.
@@ -243,8 +236,6 @@ class Ledger:
 
         Args:
             chunk: Has no owner.
-            node: Holds the copy.
-            version: Of the state of the copy.
         """
         self._adopt(chunk, node, version)
         self.must_rebuild = True
@@ -272,7 +263,6 @@ class Ledger:
 
         Args:
             chunk: Has an owner.
-            target: Holds the other copy.
             round: Current round.
             iteration: Last merged iteration in the state of that copy; None when it is a copy of the owner's.
 

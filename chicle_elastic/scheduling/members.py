@@ -24,7 +24,6 @@ class PresentNode:
         is_leaving: Under notice, and on its way out.
         is_departing: Under notice, and still a member while its chunks are copied ahead.
         is_arriving: Not to be a member before its share of chunks is copied ahead.
-        is_planned: What is to be copied ahead for it was ordered.
         in_round: A member of the current round.
         is_new: Has not got its share of chunks yet.
         has_reported: Has told what it holds.
@@ -70,14 +69,10 @@ class Members:
 
     Attributes:
         present: Every present node, in the order in which they joined; to be read only.
-        round: Number of the round that is current, or that was asked for.
-        asked: Who is to be in the round that was asked for.
         staying: Nodes that are or should be members: neither on their way out nor still arriving.
         leaving: Nodes under notice, on their way out.
-        preparing: Nodes that arrive or depart, for which rows are copied ahead.
         eligible: Members of the current round that stay.
         joiners: Those of them that have not got their share of chunks yet.
-        in_round: Members of the current round, keepers among them.
     """
 
     staying = Group(lambda member: not (member.is_leaving or member.is_arriving))

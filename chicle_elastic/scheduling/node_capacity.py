@@ -18,8 +18,6 @@ class NodeCapacity:
     """A node that can be given chunks.
 
     Attributes:
-        node: The node.
-        num_rows: Samples that are its own already, or on their way.
         room_bytes: Bytes for more chunks; None for no limit.
         holds: Chunks of which it has a copy in any phase, and that it can therefore not be given.
         ahead: Chunks of which it has the rows, or will have soon: they take no more room, and are given here first.
@@ -53,7 +51,6 @@ class NodeQueue:
 
     Args:
         candidates: All nodes of the plan. Their room never grows.
-        members: Indices of those that are in the queue.
         key: Of the node with an index; smaller ones come first, and of equal ones the smaller index.
     """
 
@@ -68,7 +65,6 @@ class NodeQueue:
         """Index of the first node that can take a chunk, whose rows no node has ahead; None if no node can.
 
         Args:
-            info: The chunk.
             avoided: Nodes that do not count.
         """
         entries, full, size_bytes = self._entries, self._full, info.size_bytes

@@ -55,7 +55,6 @@ class NodeChunks:
         least_bytes: No chunk that is owned here has fewer bytes, likewise.
         added: Chunks that came into its possession since its task was told last, as keys.
         removed: Chunks that its task was told of and that left its possession since, as keys.
-        is_closing: The node leaves.
     """
 
     capacity_bytes: int | None
@@ -78,10 +77,6 @@ class NodeChunks:
 
     def put_all(self, infos: Sequence[ChunkInfo], new: Phase) -> bool:
         """Put copies here, or from one phase, that is theirs in common, into another one; as `put` for each of them.
-
-        Args:
-            infos: Of different chunks.
-            new: The phase.
 
         Returns:
             Whether it was done; where it was not, they have to be put one by one.

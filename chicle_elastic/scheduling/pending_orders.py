@@ -13,15 +13,7 @@ from chicle_elastic.scheduling.members import Members
 
 
 class PendingOrders:
-    """Takes answers to loads, copies and frees. They only change the ledger: a boundary acts on them.
-
-    Args:
-        ledger: Knows what is being freed.
-        members: Knows who is here.
-        leases: Knows the copies on their way.
-        loads: Knows the loads on their way.
-        emit: Takes the effects.
-    """
+    """Takes answers to loads, copies and frees. They only change the ledger: a boundary acts on them."""
 
     def __init__(
         self, ledger: Ledger, members: Members, leases: Leases, loads: Loads, emit: Callable[[Effect], None]

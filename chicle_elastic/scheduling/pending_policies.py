@@ -63,12 +63,7 @@ class DecidingPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Which policy decides on a field.
-
-    Attributes:
-        policy: Its name.
-        place: Its place among the policies of the job.
-    """
+    """Which policy decides on a field."""
 
     policy: str
     place: int
@@ -79,8 +74,6 @@ class NodeHoldings:
     """What a node has, as `Observations` show it.
 
     Attributes:
-        num_chunks: Chunks that it owns.
-        samples: Samples in them.
         used_bytes: Memory that they take.
         capacity_bytes: Memory for chunks; None where it is not accounted.
     """
@@ -94,12 +87,8 @@ class NodeHoldings:
 class RecentIterations:
     """What was said of the last iterations.
 
-    Args:
-        length: Iterations that are kept.
-
     Attributes:
         reports: Of each task, oldest first, by node.
-        training: What the runtime said, oldest first.
     """
 
     def __init__(self, length: int = HISTORY_LENGTH) -> None:
@@ -142,15 +131,10 @@ def observe(
 
     Args:
         recent: What was said of the last iterations, this one included.
-        holdings: What each member of the round has that stays.
-        round: The round.
-        iteration: The iteration, merged.
-        min_nodes: Of the job.
         max_nodes: Of the job; None for no limit.
         wanted: Nodes that were asked for last; 0 where none were.
         travelling: Chunks on their way for earlier decisions.
         arriving: (chunks, samples) that a node has more when these have arrived, or less.
-        offer: What the resource manager could give.
     """
     none = 0, 0
     last = recent.training[-1] if recent.training else TrainingState()
@@ -179,20 +163,11 @@ def observe(
 class PendingPolicies:
     """Policies, what they may look at, and what they want.
 
-    Args:
-        policies: Asked in this order.
-        emit: Takes log lines.
-        settings: Of the job.
-
     Attributes:
-        proposals: Those that wait for the boundary.
         disabled: Names of policies that are not asked again, as keys.
-        recent: What was said of the last iterations.
         parameters: Values that policies have set, by name.
         owners: Who decides on a field, by its name.
         wanted: Nodes that were asked for last; 0 for none.
-        num_requests: How often nodes were asked for.
-        offer: What the resource manager could give, as it said last.
         offer_number: Of that offer; 0 for none.
         lost: (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused.
     """
@@ -364,7 +339,6 @@ def flaw_of(
     """What is wrong with the actions of a decision, in words; None if they can be tried.
 
     Args:
-        actions: Supposed to be a sequence of actions.
         num_chunks: Chunks that each node owns that may take part.
         parameters: What may be set; None where that is not known.
     """

@@ -92,12 +92,7 @@ class Dealt(Sequence[tuple[ChunkId, NodeId]]):
 
 
 class Placement(NamedTuple):
-    """Where chunks go.
-
-    Attributes:
-        placed: Pairs (chunk, node).
-        unplaced: Chunks for which there is no room.
-    """
+    """Where chunks go."""
 
     placed: Dealt
     unplaced: tuple[ChunkInfo, ...]
@@ -180,8 +175,6 @@ def plan_join(
     Args:
         owned: Chunks that may be taken, by owner.
         eligible: All nodes that stay, joiners among them; `num_rows` counts everything they own or are about to.
-        joiners: Who is to be filled.
-        rng: Decides which chunks of a node go.
         index: Of `owned`; without one all chunks are looked at.
     """
     eligible = [dataclasses.replace(candidate) for candidate in eligible]
@@ -210,8 +203,6 @@ def plan_moves(
     Args:
         counts: Chunks wanted, by (source, target).
         owned: Chunks that may be taken, by owner.
-        eligible: Targets.
-        rng: Decides which chunks go.
     """
     seat_of = {candidate.node: dataclasses.replace(candidate) for candidate in eligible}
     stock = {node: _shuffled(owned.get(node, ()), rng) for node in dict.fromkeys(source for source, _ in counts)}
@@ -243,8 +234,6 @@ def plan_redraw(
     Args:
         share: > 0 and <= 1; a part of a chunk is rounded up or down at random, right in the mean.
         owned: Chunks that may be taken, by owner.
-        eligible: Nodes that take part.
-        rng: Decides who gives which chunks to whom.
     """
     seats = [dataclasses.replace(candidate) for candidate in eligible]
     stock = [_shuffled(owned.get(candidate.node, ()), rng) for candidate in seats]

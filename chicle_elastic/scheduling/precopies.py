@@ -25,11 +25,9 @@ class Precopies:
 
     Args:
         ledger: Which node owns and holds what; reservations are written there.
-        emit: Takes the effects.
 
     Attributes:
         in_flight: (chunk, target) of every order that was not answered, by its number.
-        held: Every pre-copy, whole or not, as (target, chunk).
     """
 
     def __init__(self, ledger: Ledger, emit: Callable[[Effect], None]) -> None:

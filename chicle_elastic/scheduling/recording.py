@@ -47,11 +47,6 @@ class Header:
     """Begins a part of a recording.
 
     Attributes:
-        format: `FORMAT`.
-        version: `VERSION`.
-        settings: Of the scheduler.
-        policies: Names of those that the scheduler asks itself.
-        release: Of chicle-elastic, which recorded it.
         length: Entries of the job's log before this part.
         why: Why a part begins here, for a person.
         snapshot: The scheduler after these entries; None where it had handled nothing.
@@ -131,7 +126,6 @@ class Recorder:
 
     Args:
         scheduler: Any; policies that it asks itself have to be `RecordedPolicy`, or a replay needs them again.
-        sink: Takes the recording.
         length: Entries of the job's log that the scheduler has handled.
         state: Snapshot of the scheduler; None when it has handled nothing.
     """
@@ -161,11 +155,7 @@ class Recorder:
 
 
 class RecordedPolicy:
-    """A policy whose answers a `Recorder` takes down: they depend on code that the recording does not have.
-
-    Args:
-        policy: Any.
-    """
+    """A policy whose answers a `Recorder` takes down: they depend on code that the recording does not have."""
 
     def __init__(self, policy: DecidingPolicy) -> None:
         self._policy = policy

@@ -60,11 +60,8 @@ class Replay:
         recording: Path of a file, compressed if it ends with .gz, or its lines.
         policies: Those that the job had, with the same parameters, to be asked again; by default the answers that the
             recording has are taken.
-        name: What to call lines that come from no file, for messages.
 
     Attributes:
-        num_entries: Entries so far.
-        num_parts: Parts so far.
         notes: What a person should know of lines that were left out.
     """
 

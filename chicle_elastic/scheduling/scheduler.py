@@ -72,10 +72,6 @@ class Scheduler:
 
     One class because it is one state machine with a method per event.
 
-    Args:
-        settings: Numbers and the seed.
-        policies: Asked at boundaries, in this order.
-
     Attributes:
         settings: As given.
         policies: As given.

@@ -109,7 +109,6 @@ def snapshot(scheduler: Scheduler, *, write: Callable[..., Any] = codec.to_value
     """Everything that a scheduler knows between two events, as JSON values; it shares nothing with the scheduler.
 
     Args:
-        scheduler: Whose state.
         write: `codec.to_raw` for a snapshot that is only to be encoded: a third of the work.
     """
     enabled = [id(policy) for policy in scheduler._pending_policies._policies]
@@ -133,7 +132,6 @@ def restore(data: Any, policies: Sequence[DecidingPolicy] = ()) -> Scheduler:
 
     Args:
         data: As `snapshot` made it.
-        policies: Those that the job has, with the same parameters.
 
     Raises:
         ProtocolError: It is no snapshot, one of another version, or one of a job with other policies.

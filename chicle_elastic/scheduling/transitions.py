@@ -28,12 +28,6 @@ from chicle_elastic.scheduling.text import count_text, tally_text
 class PendingTransitions:
     """Plans pre-copies, and knows when they have ended.
 
-    Args:
-        ledger: Who holds what.
-        members: Who is there.
-        precopies: Takes orders.
-        emit: Takes log lines.
-
     Attributes:
         migrations: (source, target) of moves that a policy wants, by chunk.
     """

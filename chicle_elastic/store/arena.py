@@ -143,11 +143,7 @@ class Arena:
         return self._bytes is None
 
     def offset(self, slot: int) -> int:
-        """Byte at which `slot` begins.
-
-        Raises:
-            UsageError: There is no such slot.
-        """
+        """Byte at which `slot` begins. Raises UsageError when there is no such slot."""
         if not 0 <= slot < self.num_slots:
             raise UsageError(f"there is no slot {slot} in an arena of {self.num_slots} slots, counted from 0")
         return slot * self.slot_bytes

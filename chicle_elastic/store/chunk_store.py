@@ -42,7 +42,6 @@ class ChunkStore:
     Args:
         slot_bytes: Size of a slot, a positive multiple of 64; no chunk may be larger.
         capacity_bytes: Memory that it may take in all; rounded down to whole slots, of which there must be one.
-        arena_bytes: Memory that it takes at a time.
 
     Raises:
         UsageError: Sizes that cannot be.
@@ -87,10 +86,6 @@ class ChunkStore:
 
     def reserve(self, chunk_id: ChunkId, size_bytes: int) -> memoryview:
         """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`.
-
-        Args:
-            chunk_id: The chunk.
-            size_bytes: Its size with header and state.
 
         Returns:
             Writable memoryview of `size_bytes` bytes, to be filled.
@@ -146,7 +141,6 @@ class ChunkStore:
         """Check the bytes that have arrived in a reserved slot; from now on the chunk is here.
 
         Args:
-            chunk_id: The chunk.
             where: Where the bytes come from, for messages; by default the slot.
 
         Raises:
@@ -172,11 +166,6 @@ class ChunkStore:
 
     def commit_verified(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> SlotAddress:
         """`commit` for bytes that were verified while they arrived (`chunks.arrival`): they are not read again.
-
-        Args:
-            chunk_id: The chunk.
-            size_bytes: What its headers say.
-            version: What the header of its state says.
 
         Raises:
             UsageError: The chunk is not reserved.
@@ -207,7 +196,6 @@ class ChunkStore:
         """The state of these chunks contains `version`, as the scheduler's ledger knows.
 
         Args:
-            version: What the state contains.
             chunks: Have to be here.
 
         Raises:

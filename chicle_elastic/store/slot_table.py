@@ -80,11 +80,7 @@ class SlotTable:
         return entry is not None and entry.version is not None
 
     def entry(self, chunk_id: ChunkId) -> SlotEntry:
-        """The line of a chunk, reserved or committed.
-
-        Raises:
-            UsageError: There is none.
-        """
+        """The line of a chunk, reserved or committed. Raises UsageError when there is none."""
         if chunk_id not in self._entries:
             raise UsageError(
                 f"chunk {chunk_id} is not on this node, which holds {len(self._entries)} others; it was freed, or "
@@ -104,34 +100,21 @@ class SlotTable:
         return entry, entry.version
 
     def reserved(self, chunk_id: ChunkId) -> SlotEntry:
-        """The line of a reserved chunk.
-
-        Raises:
-            UsageError: There is none, or the chunk is committed.
-        """
+        """The line of a reserved chunk. Raises UsageError when there is none, or the chunk is committed."""
         entry = self.entry(chunk_id)
         if entry.version is not None:
             raise UsageError(f"chunk {chunk_id} in {entry.address} is committed already; commit it once")
         return entry
 
     def require_absent(self, chunk_id: ChunkId) -> None:
-        """Refuse a second slot for one chunk.
-
-        Raises:
-            UsageError: The chunk is here, reserved or committed.
-        """
+        """Refuse a second slot for one chunk. Raises UsageError when the chunk is here, reserved or committed."""
         if chunk_id in self._entries:
             entry = self._entries[chunk_id]
             verb = "reserved" if entry.version is None else "held"
             raise UsageError(f"chunk {chunk_id} is {verb} in {entry.address} already; free it first")
 
     def reserve(self, chunk_id: ChunkId, size_bytes: int) -> SlotEntry:
-        """Take a slot for a chunk.
-
-        Raises:
-            UsageError: The chunk is here.
-            CapacityError: No slot is free.
-        """
+        """Take a slot for a chunk. Raises UsageError when the chunk is here, CapacityError when no slot is free."""
         self.require_absent(chunk_id)
         if not self._free:
             stats = self.slot_stats()
@@ -144,11 +127,7 @@ class SlotTable:
         return entry
 
     def commit(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> SlotEntry:
-        """The bytes of a reserved chunk are there, and this many.
-
-        Raises:
-            UsageError: The chunk is not reserved.
-        """
+        """The bytes of a reserved chunk are there, and this many. Raises UsageError when the chunk is not reserved."""
         address = self.reserved(chunk_id).address
         self._num_committed += 1
         self._entries[chunk_id] = SlotEntry(address=address, size_bytes=size_bytes, version=version)
@@ -169,11 +148,7 @@ class SlotTable:
             self._entries[chunk_id] = SlotEntry(address=entry.address, size_bytes=entry.size_bytes, version=version)
 
     def free(self, chunk_id: ChunkId) -> None:
-        """Give up a chunk or a reservation.
-
-        Raises:
-            UsageError: The chunk is not here.
-        """
+        """Give up a chunk or a reservation. Raises UsageError when the chunk is not here."""
         entry = self.entry(chunk_id)
         heapq.heappush(self._free, entry.address)
         self._num_committed -= entry.version is not None

@@ -59,11 +59,7 @@ class PortRange:
 
 
 def parse_tcp(address: str) -> tuple[str, int]:
-    """Host and port of "tcp://host:port".
-
-    Raises:
-        UsageError: It is no such address.
-    """
+    """Host and port of "tcp://host:port". Raises UsageError when it is no such address."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
@@ -119,7 +115,6 @@ def listen_tcp(address: str, *, backlog: int = BACKLOG) -> socket.socket:
 
     Args:
         address: "tcp://host:port", or "tcp://host:first-last" for the first free port of a range.
-        backlog: Connections that wait to be accepted.
 
     Raises:
         UsageError: The address cannot be listened on, or the range has no free port.

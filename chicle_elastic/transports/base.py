@@ -49,7 +49,6 @@ class Region:
     """Bytes in the registered memory of a peer.
 
     Attributes:
-        arena: Number that `register` gave.
         offset: First byte, from the start of the arena.
         size_bytes: How many, >= 1.
     """
@@ -60,11 +59,7 @@ class Region:
 
     @classmethod
     def from_json(cls, content: Any, *, peer: str) -> "Region":
-        """The region in JSON values.
-
-        Raises:
-            ProtocolError: It is none.
-        """
+        """The region in JSON values. Raises ProtocolError when it is none."""
         figures = content if isinstance(content, list) else []
         if len(figures) != 3 or any(type(figure) is not int for figure in figures):
             raise ProtocolError(f"{peer} asks for a region that is no list of arena, offset and size: {content!r:.80}")
@@ -75,11 +70,7 @@ class Region:
         return [self.arena, self.offset, self.size_bytes]
 
     def require_within(self, arena_bytes: int) -> None:
-        """Refuse a region that is not inside its arena.
-
-        Raises:
-            ProtocolError: It is not.
-        """
+        """Refuse a region that is not inside its arena. Raises ProtocolError when it is not."""
         if self.offset < 0 or self.size_bytes < 1 or self.offset + self.size_bytes > arena_bytes:
             raise ProtocolError(
                 f"there are no {self.size_bytes} bytes at offset {self.offset} of arena {self.arena}, which has "

@@ -28,11 +28,7 @@ class Deadline:
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
 
     def apply(self, sock: socket.socket, *, peer: str) -> None:
-        """Let the next call on the socket take what time is left.
-
-        Raises:
-            PeerLostError: None is left.
-        """
+        """Let the next call on the socket take what time is left. Raises PeerLostError when none is left."""
         if self._end is None:
             sock.settimeout(None)
             return
@@ -74,11 +70,7 @@ def send_all(sock: socket.socket, parts: list[memoryview], deadline: Deadline, *
 
 
 def send_frame(sock: socket.socket, frame: bytes, deadline: Deadline, *, peer: str) -> None:
-    """Send a packed frame.
-
-    Raises:
-        PeerLostError: See `send_all`.
-    """
+    """Send a packed frame. Raises PeerLostError when see `send_all`."""
     send_all(sock, [memoryview(frame)], deadline, peer=peer)
 
 
@@ -126,7 +118,6 @@ def receive_header(
         sock: Where from.
         limits: What may come.
         deadline: Until when.
-        peer: Who sends, for messages.
         begun: First bytes of the header, when they have been read already.
 
     Raises:

@@ -37,12 +37,8 @@ def prove_as_caller(
     """Greet the process that listens at the other end.
 
     Args:
-        sock: Just connected.
-        secret: Of the job.
         deadline: Until when.
         purpose: What the connection is for; both ends have to say the same.
-        name: Of this end.
-        peer: Address of the other end, for messages.
 
     Returns:
         The name of the other end.

@@ -313,12 +313,9 @@ class KeyValueClient:
     """A connection to a store. Thread-safe; operations take turns. It is closed after an error, and when it is dropped.
 
     Args:
-        host: Of the store.
-        port: Of the store.
         connect_s: How long connecting may take.
 
     Attributes:
-        port: Of the store.
         operation_s: How long the store may take to answer, beyond what an operation waits for.
 
     Raises:

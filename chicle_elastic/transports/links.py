@@ -34,11 +34,7 @@ _LIMITS = {Kind.MESSAGE: wire.MESSAGE_BYTES}
 
 
 class Link:
-    """One end of a link; made by `connect` or `LinkListener.accept`. A context manager that closes it.
-
-    Attributes:
-        peer: Name of the other end, as proven in the greeting.
-    """
+    """One end of a link; made by `connect` or `LinkListener.accept`. A context manager that closes it."""
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
@@ -167,9 +163,6 @@ class LinkListener:
 
     Args:
         address: "tcp://host:port", port 0 for any free one.
-        secret: Of the job.
-        name: Of this node.
-        proof_timeout_s: Time that a caller has to prove the secret.
         tls: For links by TLS; None for links without.
 
     Attributes:
@@ -252,10 +245,6 @@ def connect(
     """Make a link to a `LinkListener`. Waits until both ends have proven the secret.
 
     Args:
-        address: Of the listener.
-        secret: Of the job.
-        name: Of this node.
-        timeout_s: For all of it.
         tls: For a link by TLS; None for one without.
 
     Raises:

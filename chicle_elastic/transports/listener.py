@@ -33,13 +33,9 @@ class Listener:
 
     Args:
         address: "tcp://host:port" or "unix:@name".
-        secret: Of the job.
-        purpose: What the connections are for.
-        name: Of this node.
         serve: Called in the connection's own thread with the proven socket and the caller's name.
         gives_away: Whether the socket belongs to `serve` from then on; otherwise it is closed when `serve` returns, and
             `close` hangs up on it.
-        proof_timeout_s: Time that a caller has to prove the secret.
         tls: Callers have to shake hands by TLS first; None for connections without, and always so on Unix sockets.
 
     Attributes:

@@ -29,7 +29,6 @@ class NodeAddress:
     Attributes:
         bind: Number of IPv4 or IPv6.
         advertise: Number of IPv4 or IPv6.
-        ports: For all listeners of the node.
     """
 
     bind: str

@@ -23,11 +23,7 @@ class Registry:
         self._maps: list[mmap.mmap] = []
 
     def add(self, memory: Memory) -> int:
-        """Register an arena; returns its number.
-
-        Raises:
-            UsageError: Not on Linux.
-        """
+        """Register an arena; returns its number. Raises UsageError when not on Linux."""
         if sys.platform != "linux":
             raise UsageError(f"transports need Linux, but this is {sys.platform}; fit in process instead")
         fd = os.open(f"/proc/self/fd/{memory.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
@@ -42,21 +38,13 @@ class Registry:
             return len(self._arenas) - 1
 
     def view(self, region: Region) -> memoryview:
-        """The bytes of a region, read-only; release it after use.
-
-        Raises:
-            ProtocolError: There is no such region.
-        """
+        """The bytes of a region, read-only; release it after use. Raises ProtocolError when there is no such region."""
         _, content = self._arena(region.arena)
         region.require_within(len(content))
         return content[region.offset : region.offset + region.size_bytes]
 
     def descriptor(self, arena: int) -> tuple[int, int]:
-        """Read-only descriptor and size in bytes of an arena.
-
-        Raises:
-            ProtocolError: There is no such arena.
-        """
+        """Read-only descriptor and size in bytes of an arena. Raises ProtocolError when there is no such arena."""
         fd, content = self._arena(arena)
         return fd, len(content)
 

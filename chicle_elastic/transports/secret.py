@@ -123,10 +123,6 @@ class JobSecret:
     def from_text(cls, text: str, *, where: str) -> "JobSecret":
         """The secret that a file or a variable holds.
 
-        Args:
-            text: Hex digits.
-            where: What holds it, for the message, e.g. "CHICLE_SECRET".
-
         Raises:
             UsageError: It is no secret. The text is never shown.
         """
@@ -168,11 +164,7 @@ class JobSecret:
         return hmac.compare_digest(proof, self.proof(role, *transcript))
 
     def derive(self, context: str) -> bytes:
-        """A key of 32 bytes for one purpose, by which this secret cannot be found out.
-
-        Args:
-            context: What it is for, e.g. the keys of a round in the rendezvous store.
-        """
+        """A key of 32 bytes for one purpose, by which this secret cannot be found out."""
         return self._mac(f"derive/{context}")
 
     def sign(self, context: str, value: Any) -> bytes:
@@ -235,11 +227,6 @@ class JobSecret:
 
 def require_private(path: Path, status: os.stat_result, what: str) -> None:
     """Refuse a file that another user could have read or written.
-
-    Args:
-        path: For messages.
-        status: Of the open file.
-        what: It is, e.g. "secret file".
 
     Raises:
         UsageError: Its type, owner, group or mode is not that of a private file; see `JobSecret.load`.

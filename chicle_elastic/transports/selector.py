@@ -61,11 +61,7 @@ class Endpoints:
 
     @classmethod
     def from_json(cls, content: Any, *, peer: str) -> "Endpoints":
-        """The offer in JSON values.
-
-        Raises:
-            ProtocolError: It is none.
-        """
+        """The offer in JSON values. Raises ProtocolError when it is none."""
         fields = content if isinstance(content, dict) else {}
         host, tcp, shm, verbs = (fields.get(name) for name in ("host", "tcp", "shm", "verbs"))
         are_right = isinstance(shm, str | None) and isinstance(verbs, str | None)
@@ -83,10 +79,7 @@ class Route:
     """How to reach a peer.
 
     Attributes:
-        transport: Which transport of this node.
         address: Where that of the peer listens.
-        reason: Why this one, in words.
-        timeout_s: For the connection and for each transfer.
         fallback: What to try when this one fails.
     """
 
@@ -108,8 +101,6 @@ class TransportSelector:
     """TCP, shm and RDMA of one node, with the same arenas registered. A context manager that closes them.
 
     Args:
-        secret: Of the job.
-        name: Of this node.
         tcp_address: Where to listen, "tcp://host:port" or "tcp://host:first-last".
         advertise: Address of this host that peers are told; None for the host in `tcp_address`.
         has_shm: Whether to offer shm.
@@ -274,8 +265,6 @@ def _verbs_transport(host: str, address: str, secret: JobSecret, *, name: str, r
     Args:
         host: By which peers reach this host.
         address: Where to listen.
-        secret: Of the job.
-        name: Of this node.
         rdma: See `TransportSelector`.
 
     Raises:

@@ -37,7 +37,6 @@ class Transport:
 
     Args:
         address: Where to listen.
-        secret: Of the job.
         name: Of this node.
         tls: For connections by TLS, where both ends have it; None for connections without.
 
@@ -85,10 +84,8 @@ class Transport:
 
         Args:
             address: Of the peer's transport.
-            region: What to copy.
             into: Writable, exactly as long as the region.
             check: Looks at the bytes as they arrive; what it raises, `fetch` raises.
-            timeout_s: For connection and transfer.
 
         Raises:
             ProtocolError: The peer refuses (no such region), or broke the protocol.
@@ -108,7 +105,6 @@ class Transport:
         Args:
             address: Of the peer's transport.
             pulls: What to copy, and where to.
-            timeout_s: For the connection, and for each transfer.
 
         Yields:
             Every pull, in order, once all of its bytes are there: with None, or with the error that `fetch` would
@@ -207,8 +203,6 @@ class Transport:
         """Have one request after the other answered, until the caller hangs up between two of them.
 
         Args:
-            sock: Proven.
-            caller: Its name.
             limits: The requests that may come.
             answer: Answers one; what it raises of `refused`, before it sends anything, is told the caller.
         """

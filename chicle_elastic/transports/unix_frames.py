@@ -40,8 +40,6 @@ class Limits:
     """What one end of a connection accepts.
 
     Attributes:
-        text_bytes: Longest text of a frame.
-        fds: Most descriptors of a frame.
         payload_bytes: Longest payload of a frame; None for no limit but memory, which is only taken as bytes come.
         send_timeout_s: A peer that has not read for so long counts as gone; None to wait for it.
         unsent_bytes: Most bytes of frames that wait for a peer that does not read (`FramedSocket.post`).
@@ -87,7 +85,6 @@ class FramedSocket:
     Args:
         sock: Connected; it belongs to this object from now on.
         limits: What may come.
-        what: Of the connection, for messages, e.g. "the control channel".
     """
 
     def __init__(self, sock: socket.socket, limits: Limits, *, what: str) -> None:
@@ -316,21 +313,13 @@ def _close_all(fds: list[int]) -> None:
 
 
 def require_unix_sockets() -> None:
-    """Refuse systems without the sockets that a cluster needs.
-
-    Raises:
-        UsageError: This is not Linux.
-    """
+    """Refuse systems without the sockets that a cluster needs. Raises UsageError when this is not Linux."""
     if sys.platform != "linux":
         raise UsageError(f"a cluster needs Linux, but this is {sys.platform}; fit in process (runtime=None) instead")
 
 
 def require_same_user(sock: socket.socket, what: str) -> None:
     """Refuse to talk to a process of another user; the kernel says who it is (SO_PEERCRED).
-
-    Args:
-        sock: Connected.
-        what: Of the connection, for messages.
 
     Raises:
         ProtocolError: The process at the other end belongs to another user.

@@ -88,11 +88,7 @@ class TruncatedFrameError(PeerLostError):
 
 
 class RefusedError(ProtocolError):
-    """The peer does not do what it was asked, and says why; the connection is still good.
-
-    Attributes:
-        error: Name of the error at the peer.
-    """
+    """The peer does not do what it was asked, and says why; the connection is still good."""
 
     def __init__(self, message: str, *, error: str = "") -> None:
         super().__init__(message)
@@ -118,11 +114,7 @@ def pack_json(kind: Kind, value: Any) -> bytes:
 
 
 def pack_text(kind: Kind, payload: bytes) -> bytes:
-    """A frame with a JSON value that is text already.
-
-    Raises:
-        FrameLengthError: It is too long to be sent.
-    """
+    """A frame with a JSON value that is text already. Raises FrameLengthError when it is too long to be sent."""
     if len(payload) > MESSAGE_BYTES:
         raise FrameLengthError(
             f"a {kind.name} frame of {len(payload)} bytes cannot be sent, the most is {MESSAGE_BYTES}; send it in parts"
@@ -136,7 +128,6 @@ def unpack_header(header: bytes | bytearray | memoryview, limits: Limits, *, pee
     Args:
         header: 16 bytes.
         limits: What may come now.
-        peer: Who sent it, for messages.
 
     Raises:
         VersionError: The peer speaks another version.
@@ -176,11 +167,7 @@ def unpack_header(header: bytes | bytearray | memoryview, limits: Limits, *, pee
 
 
 def unpack_json(kind: Kind, payload: bytes | bytearray | memoryview, *, peer: str) -> Any:
-    """The JSON value in a payload.
-
-    Raises:
-        ProtocolError: It is none.
-    """
+    """The JSON value in a payload. Raises ProtocolError when it is none."""
     try:
         if len(payload) < LONG_BYTES:
             return msgspec.json.decode(payload)

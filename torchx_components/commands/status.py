@@ -31,11 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the state; returns the exit code.
-
-    Raises:
-        UsageError: There is neither a folder nor --peer, or both.
-    """
+    """Print the state; returns the exit code. Raises UsageError when there is neither a folder nor --peer, or both."""
     if (arguments.job is None) == (arguments.peer is None):
         raise UsageError("chicle status takes the folder of a job, or --peer HOST[:PORT] of its rendezvous store")
     if arguments.peer is not None:
@@ -51,8 +47,6 @@ def lines_of(job: Path, state: JobState, *, now_s: float) -> list[str]:
     """The state in words.
 
     Args:
-        job: Folder of the job.
-        state: Of the job.
         now_s: Seconds since 1970, for the age of the state.
     """
     reason = f": {state.reason}" if state.reason else ""

@@ -43,9 +43,7 @@ class RowStream(Protocol):
     """Rows of an array, taken in order.
 
     Attributes:
-        name: The file, or "file[member]", for messages.
         shape: Shape of the whole array.
-        dtype: Its dtype.
     """
 
     name: str

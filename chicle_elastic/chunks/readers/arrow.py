@@ -41,9 +41,6 @@ def column_values(
 
     Args:
         where: What the column belongs to, for messages.
-        name: Of the column.
-        column: Numbers, text, or lists of numbers.
-        first_row: Number of the first row of `column`, for messages.
         width: Length of the lists in rows before; None where there are none before.
 
     Returns:

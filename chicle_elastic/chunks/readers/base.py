@@ -30,12 +30,10 @@ class Columns:
     """Says what each column of a file is (`columns.choose_columns`).
 
     Attributes:
-        path: The file.
         names: Names of all columns, in the order of the file; empty where the file has none.
         count: Number of columns, those that are left out included.
         label: Position of the label's column, from 0.
         weight: Position of the column of sample weights, or None.
-        features: Positions of the features, in the order of the data set.
         header: Where the names stand, or that there are none, for the summary; empty where the format says so.
         notes: What was decided without being asked for; one sentence each.
     """
@@ -95,9 +93,7 @@ class Origin:
     """Where the rows of a block stand in their file, in the words of that file.
 
     Attributes:
-        path: The file.
         unit: "line" (numbered from 1) for text, "row" (numbered from 0, as NumPy does) for arrays.
-        numbers: Line or row number of every row of the block.
         column_word: What the format calls a column: "column" or "index".
         first_column: Number that the format gives to feature 0.
         column_names: Names of the features where the file has names, or their numbers in the file.

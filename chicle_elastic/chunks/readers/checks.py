@@ -55,11 +55,7 @@ def checked_targets(block: Block) -> Array:
 
 
 def checked_weights(block: Block) -> Array | None:
-    """The sample weights as float64, or None.
-
-    Raises:
-        DataError: A weight is negative, NaN or infinite.
-    """
+    """The sample weights as float64, or None. Raises DataError when a weight is negative, NaN or infinite."""
     if block.weights is None:
         return None
     weights = block.weights.astype(np.float64)

@@ -38,11 +38,6 @@ def choose_columns(
     """Find out what each column of a file is.
 
     Args:
-        path: The file.
-        names: Names of all columns, or nothing.
-        count: Number of columns.
-        options: What is asked for, and the columns of the first file.
-        leading: Gives the first values of the column at a position.
         index_names: Names of columns that the file itself calls an index.
 
     Raises:

@@ -20,7 +20,6 @@ class CsrStream:
         data: Stored values, shape (num_nonzeros,).
         indices: Column of each value, shape (num_nonzeros,).
         indptr: Where each row starts, shape (num_rows + 1,).
-        shape: The two values (num_rows, num_features).
         block_bytes: Bytes of values and indices per block; a block has at least one row.
 
     Raises:

@@ -38,10 +38,7 @@ class Layout:
     """What the first lines of a file say about all of them.
 
     Attributes:
-        delimiter: One character.
-        columns: What the columns are.
         has_text_labels: Whether the labels are text.
-        line: Line that these facts were taken from.
     """
 
     delimiter: str
@@ -70,7 +67,6 @@ class Samples:
         features: ndarray of shape (num_rows, num_features), float64.
         labels: ndarray of shape (num_rows,), float64 or str.
         weights: ndarray of shape (num_rows,), float64, or None.
-        line_numbers: Line of every row.
     """
 
     features: Array

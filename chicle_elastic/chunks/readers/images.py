@@ -120,14 +120,8 @@ def read_cifar(path: Path, options: ReadOptions) -> Iterator[Block]:
 class IdxFile:
     """An IDX file, plain or compressed, whose values are taken in order.
 
-    Args:
-        path: The file.
-        stack: Closes it.
-
     Attributes:
-        path: The file.
         shape: Of the whole array; the first length counts samples.
-        dtype: Of the values.
 
     Raises:
         DataError: It is no IDX file.

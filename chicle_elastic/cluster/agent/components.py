@@ -39,14 +39,7 @@ class NodeContext:
     Attributes:
         control: Address of the agent for its task.
         address: Where this node listens, and how others reach it.
-        round_store: Endpoint of the round store that this agent serves.
-        run_id: Of the job.
-        secret: Of the job.
-        metrics: What this agent has seen of the job.
-        min_nodes: With fewer nodes the job pauses.
-        max_nodes: Further nodes have to wait.
         tls: For links by TLS; None for links without.
-        bulk_tls: The same for chunks.
         resources: The way to the resource manager; None where there is none.
     """
 
@@ -74,9 +67,6 @@ class Components:
     Attributes:
         declared: The job, as the task declared it.
         membership: The log and the links that this node shares with the others.
-        memory: The chunks of this node, and their transfers.
-        executor: Executes effects.
-        handlers: The handler of each type of message from the task.
     """
 
     declared: control.Declare
@@ -105,19 +95,10 @@ def build_components(
     """Build the components of a node, which has not joined yet.
 
     Args:
-        declared: The job.
-        store: For its chunks.
-        loop: The event loop.
-        context: Addresses, secret and limits of the job.
-        options: Of the launcher.
-        transports: The transport selector of this node.
-        term_store: The terms in the rendezvous store.
-        event_file: Records what happens.
         recording: Takes the entries of the log and their effects; None where they are not recorded.
         is_ready: Whether the node could join now.
         require_open: Raises JobClosedError when the job has ended; called in a worker thread.
         tell_task: Sends (message, descriptor or None) to the task.
-        users: The node.
     """
     node = options.node
     start_nodes = options.start_nodes or context.min_nodes

@@ -100,12 +100,6 @@ class EffectExecutor:
 
     Args:
         loop: For worker threads.
-        node: This node.
-        log: Whose orders are performed, and which is told what came of them.
-        memory: The chunks of this node.
-        host: The agent.
-        events: The event file.
-        formation: How tasks connect in a round.
         resources: The way to the resource manager; None where there is none.
     """
 

@@ -30,8 +30,6 @@ class GroupFormation:
     Args:
         node: This node.
         address: Where it listens, and how others reach it.
-        run_id: Of the job.
-        secret: Of the job.
         patience_s: The quorum timeout, for the message.
         address_of: The address that another node advertises, for the message; None while it is unknown.
     """

@@ -20,7 +20,6 @@ class Finding:
         is_dead: The job may be begun anew.
         is_late: This node has reached no agent for so long that people should know why it waits.
         silent: Address of each incarnation of which nothing is known but that it does not answer.
-        reason: Why this node waits, in words.
     """
 
     is_dead: bool
@@ -48,9 +47,6 @@ class JobSearch:
         """What is in the store now.
 
         Args:
-            term: The newest term.
-            beacon: The beacon.
-            dead: Incarnations that are proven dead.
             waited_s: Seconds since this node has reached an agent.
             now: Seconds on the clock of this agent.
 

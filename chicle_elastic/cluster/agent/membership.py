@@ -85,11 +85,6 @@ class Identity:
     """Who this node is, and in which job.
 
     Attributes:
-        node: Its name.
-        capacity_bytes: Memory for chunks.
-        max_nodes: Nodes that the job has at most.
-        endpoints: How to fetch chunks from this node.
-        declared: The data set, and the checkpoint that this node would resume from.
         job: The parameters that have to be the same at all agents.
         patience_s: Time after which this node gives up if it reaches no agent of a job that lives.
         may_begin_anew: This node begins the job anew if the leader gives no sign of life, although some agents may
@@ -113,17 +108,10 @@ class Membership:
 
     Args:
         loop: The event loop; everything runs in its thread.
-        identity: Who this node is.
-        make_links: Makes the links of this node, which call their users.
         term_store: The terms in the rendezvous store.
         make_scheduler: Makes the scheduler of an incarnation; with the same settings at all agents.
         is_ready: Whether the node could join now.
         require_open: Raises JobClosedError when the job has ended; called in a worker thread.
-        users: Called with what happens.
-
-    Attributes:
-        log: The log of the job, as far as this node has it.
-        peer_links: Links to other agents.
     """
 
     def __init__(

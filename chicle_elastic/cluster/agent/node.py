@@ -57,8 +57,6 @@ class End:
     """How a node ends.
 
     Attributes:
-        is_success: The node has finished or left in order.
-        is_over: The job is over.
         has_left: The node has left on a notice, and the job goes on.
         awaits_task: The task ends by itself, and how it ends counts; otherwise the agent kills it.
         error: Why the node could not go on, unless its task has failed.
@@ -77,15 +75,7 @@ class Node:
     One class because the way of a node from start to end is one sequence; what can stand alone is in `components`.
 
     Args:
-        loop: The event loop.
-        launcher: Starts tasks.
-        rendezvous: Takes part in rounds.
-        context: Addresses, secret and limits of the job.
-        options: Of the launcher.
-        term_store: The terms in the rendezvous store.
-        event_file: Records what happens.
         recording: Takes the entries of the log and their effects; None where they are not recorded.
-        store_keeper: Watches the rendezvous store.
     """
 
     def __init__(

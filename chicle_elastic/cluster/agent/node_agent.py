@@ -68,12 +68,8 @@ class NodeAgent:
 
     Args:
         launcher: Starts tasks; the subclass itself.
-        entry: To the job.
-        options: Of the node.
-        command: That the task runs, for people.
 
     Attributes:
-        has_left: The node has left the job on a notice.
         resources: The way to the resource manager; None, unless a subclass has one.
     """
 

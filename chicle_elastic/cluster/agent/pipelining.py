@@ -34,7 +34,6 @@ class Pipelining:
         """The order that was not sent and is needed now; None if there is none.
 
         Args:
-            iteration: The iteration that the task has ended.
             in_flight: Round and iteration that run by the log, which has folded that end.
         """
         order = self._unsent

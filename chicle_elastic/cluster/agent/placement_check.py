@@ -19,11 +19,7 @@ from chicle_elastic.values import StateVersion
 
 
 class PlacementCheck:
-    """Checks the pages of one node's task.
-
-    Args:
-        node: The node.
-    """
+    """Checks the pages of one node's task."""
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
@@ -43,7 +39,6 @@ class PlacementCheck:
         """Compare the pages of a merged iteration with the ledger as it was during that iteration.
 
         Args:
-            pages: All that the task wrote.
             version: Round and number of the iteration.
             ledger: The scheduler's ledger, before this iteration is counted in it.
             is_interrupted: An agent told the task to end this iteration early, so it may have left rows unread.

@@ -9,8 +9,6 @@ class QuorumTimeout:
     """Gives up when the job has been short of nodes for too long without a break. Called in the loop.
 
     Args:
-        loop: For the timer.
-        limit_s: How long is too long.
         give_up: Called once then.
     """
 

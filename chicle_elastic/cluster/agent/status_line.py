@@ -23,7 +23,6 @@ class Status:
     """A status of the node.
 
     Attributes:
-        text: In words.
         is_waiting: Whether something has to happen before the node trains.
     """
 
@@ -32,14 +31,7 @@ class Status:
 
 
 def status_of(scheduler: Scheduler, present: tuple[NodeId, ...], *, node: NodeId, max_nodes: int) -> Status | None:
-    """The status of a node by its scheduler; None between two of them, in a boundary for example.
-
-    Args:
-        scheduler: Of the node.
-        present: Nodes in the job.
-        node: The node.
-        max_nodes: Nodes that the job has at most.
-    """
+    """The status of a node by its scheduler; None between two of them, in a boundary for example."""
     if node not in present:
         return Status(JOINING, True)
     if scheduler.is_short_of_nodes:
@@ -58,9 +50,6 @@ class StatusLine:
     """Prints the status of a node. Everything is called in the loop.
 
     Args:
-        loop: For the repetition.
-        node: Name of the node.
-        status: Returns the status now.
         write: Writes a line; by default to stderr.
     """
 

@@ -25,7 +25,6 @@ class StoreKeeper:
 
     Args:
         loop: For timers and worker threads.
-        connection: To the store.
         restore: Functions that store again what this process knows, in a worker thread; each leaves alone what is there
             and raises StoreUnreachableError.
         event_file: Records when the store goes and comes.

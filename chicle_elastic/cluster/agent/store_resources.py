@@ -26,9 +26,6 @@ logger = logging.getLogger(__name__)
 class StoreResourceLink:
     """The way to a resource manager through the store; `ResourceLink`.
 
-    Args:
-        board: In the store.
-
     Attributes:
         offer: The last offer that came; None before the first one.
     """

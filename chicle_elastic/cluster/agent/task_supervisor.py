@@ -45,10 +45,7 @@ class TaskSupervisor:
     """One task at a time. Everything is called in the loop.
 
     Args:
-        loop: Watches the channel.
         address: Where the task connects to this agent.
-        processes: Starts tasks.
-        welcome: The first message to a task.
         on_message: Called with each message of the task.
         on_gone: Called when the task is gone, with whether it had announced its end.
 

@@ -54,8 +54,6 @@ def check_signature(function: Callable[..., Any], expected: tuple[str, ...], *, 
     """Compare the parameters of a function of torch with those that Chicle was written for.
 
     Args:
-        function: The function as torch defines it.
-        expected: Names of its parameters, in order.
         exactly: Whether further parameters are an error too; otherwise they only need defaults.
 
     Raises:
@@ -82,9 +80,6 @@ class SingleTaskAgent(LocalElasticAgent):
     """An elastic agent of torch with exactly one task, which outlives rounds.
 
     Subclasses implement `supervise`. Everything torch does around it stays: log files, events, the exit code.
-
-    Attributes:
-        memory_kills: Of the control group since the task was started.
     """
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:

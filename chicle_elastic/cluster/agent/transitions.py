@@ -43,7 +43,6 @@ class TransitionTimes:
         """First sign of a change of the membership; the reason of the round comes later.
 
         Args:
-            reason: In words, in case no other reason follows.
             heard_s: When the last message of a silent node arrived.
         """
         self._mark_detected()

@@ -30,8 +30,6 @@ def answer(log: Log, question: NewTerm, *, asker: str, ended: Ended | None) -> L
     None either when it lacks entries that are no longer kept: an agent that may have effects there has to rejoin.
 
     Args:
-        log: The log.
-        question: The question of the new leader.
         asker: Incarnation of the agent that asks.
         ended: The iteration in flight, if it was merged here.
     """
@@ -76,10 +74,6 @@ class Election:
         A joining node that got a snapshot knows what the last leader knew, but cannot hand it on: it keeps no entries
         yet. As long as the owner of `log` is present in that snapshot, the job did nothing without it, and the log of
         the joining node does not count. Otherwise one log without entries would force every survivor to rejoin.
-
-        Args:
-            log: Of the new leader.
-            lives: Incarnation of each node that has answered.
         """
         present = set(log.lives.values())
         able = [

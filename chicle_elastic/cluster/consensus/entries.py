@@ -27,7 +27,6 @@ class Entry:
 
     Attributes:
         now: Seconds since the job began; never decreases.
-        event: What happened.
         term: Of the lead that sequenced it.
         origin: Life of the agent that proposed it; empty for what the protocol itself adds.
         number: Counts the proposals of `origin`, from 1; 0 without one.

@@ -21,13 +21,9 @@ class LogSnapshot:
 
     Attributes:
         incarnation: Of this node; another one begins with an empty log.
-        length: Number of entries.
         first_term: Term of the first entry, the number of the job; 0 when there is none.
         present: Nodes that joined and were neither lost nor released, in the order in which they joined.
-        members: Nodes of the current round, in rank order.
         electorate: Incarnations that may vote on who leads (`reachability`), by node.
-        asked: Members of the round that is being formed.
-        reported: Nodes that have reported what they hold for that round.
         in_flight: Round and iteration of the iteration that runs; None at a boundary.
         is_steady: Iterations follow each other, and nothing else is ordered, until an event is appended.
         loss_round: Round in which something was lost or cut off, as long as no model was rebuilt since.

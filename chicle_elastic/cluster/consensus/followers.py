@@ -13,11 +13,7 @@ MOST_TOLD = 64
 
 
 class Followers:
-    """The number of entries sent to each follower.
-
-    Args:
-        log: Of the leader.
-    """
+    """The number of entries sent to each follower."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

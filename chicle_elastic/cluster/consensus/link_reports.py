@@ -35,11 +35,7 @@ class LinkReporter:
 
 
 class LinkReports:
-    """The latest report of each follower.
-
-    Args:
-        log: Of the leader.
-    """
+    """The latest report of each follower."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -62,7 +58,6 @@ class LinkReports:
 
         Args:
             leader: This node, which is never the victim.
-            peers: Incarnation of every agent that the leader is linked to.
             now: Seconds on the clock of the leader.
         """
         if len(self._log) != self._length:

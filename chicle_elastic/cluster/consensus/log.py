@@ -32,8 +32,6 @@ class LogState:
     """The state of a log after its entries, without its scheduler.
 
     Attributes:
-        length: Number of entries, kept or not.
-        now: Time of the last entry.
         last_term: Term of the last entry; 0 when there is none.
         first_term: Term of the first entry: the number of the job, as a job of which no node survived begins a new log.
         in_flight: (round, iteration) of the iteration that runs; None at a boundary.
@@ -43,12 +41,8 @@ class LogState:
         lives: Incarnation of each present node, i.e. the author of the proposal by which it joined.
         electorate: Incarnation of each node that may vote on who leads: the members of the last round that was formed,
             without those that were released since (`reachability`).
-        seen: Proposals of each author that are in the log.
-        asked: The last round that was called, and its members.
-        reported: Nodes that have reported what they hold for it.
         loss_round: Round in which a node was lost or an iteration aborted, until a later round has merged an iteration:
             the model is to be rebuilt from the state first.
-        said: Log lines since the last iteration was started.
         lines: Log lines of the boundary before the last iteration that was started.
     """
 
@@ -79,7 +73,6 @@ class Log:
     Attributes (to be read only):
         scheduler: Has handled all entries.
         start: Index of the first entry that is kept.
-        entries: From `start` on.
     """
 
     def __init__(self, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:

@@ -17,13 +17,10 @@ class NodeLog:
     """A log, and the part of one incarnation of one node in it.
 
     Args:
-        node: The node.
-        life: Name of its incarnation.
         scheduler: Has handled nothing yet.
         kept: See `Log`.
 
     Attributes:
-        log: The log.
         outbox: What this incarnation has proposed.
         is_live: This incarnation has joined; the effects of earlier entries concerned other incarnations.
         is_lost: A leader declared this incarnation dead; its link was cut, and is up again.
@@ -84,7 +81,6 @@ class NodeLog:
         """Append entries; drops the effect that starts an iteration if a later one of the entries ends it.
 
         Args:
-            entries: What to append.
             goes_on: The task of this node has begun the following iteration by itself.
         """
         before = self.log.in_flight

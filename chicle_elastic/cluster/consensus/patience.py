@@ -7,11 +7,7 @@ nodes that have ended, or that went on without it; in 2 s it finds out."""
 
 
 class Patience:
-    """Looks at the newest term since a node has lost its leader.
-
-    Attributes:
-        is_over: The node that ought to claim the next term has had its time.
-    """
+    """Looks at the newest term since a node has lost its leader."""
 
     def __init__(self) -> None:
         self._num_looks = self._num_doubts = 0

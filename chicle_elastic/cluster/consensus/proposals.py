@@ -51,9 +51,6 @@ class PendingProposal:
 
     The proposals of an author have consecutive numbers. One that comes too early is dropped: the author told an
     earlier one to a node that did not lead, and says both again when the present leader sends its log.
-
-    Args:
-        log: The log of the leader.
     """
 
     def __init__(self, log: Log) -> None:

@@ -32,13 +32,7 @@ class Reachability:
 
     A node that rejoined has another incarnation: a link to it does not make the incarnation in the log reachable.
 
-    Args:
-        node: The node.
-        life: Its incarnation.
-        log: Its log.
-
     Attributes:
-        peers: Incarnation of every agent that there is a link to.
         dead: Incarnations that are known to have ended, because their host refuses connections to their port.
         evicted: Incarnations that this node has declared lost, although there is a link to them.
     """

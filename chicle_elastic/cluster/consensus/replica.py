@@ -47,19 +47,8 @@ class Replica:
     One class because it is one state machine, whose answers to all messages follow from the same variables.
 
     Args:
-        node: This node.
         life: Name of this incarnation of the node, unique in the job; a node that rejoins has another one.
         scheduler: Has handled nothing yet; with the same settings at all agents.
-        kept: Minimum number of entries that the log keeps.
-
-    Attributes (to be read only):
-        own: The state of this node and its task relative to the log.
-        log: The log.
-        role: The present role.
-        lead: The leader, as far as known.
-        term: Newest term that it knows of.
-        peers: Incarnation of every agent that it is connected to.
-        is_paused: This node reaches too few others to go on.
     """
 
     def __init__(self, node: NodeId, life: str, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
@@ -197,8 +186,6 @@ class Replica:
         """The task of this node has merged an iteration.
 
         Args:
-            ended: The result, which is the same in all tasks.
-            votes: Tasks that voted for a stop in it, the same number in all tasks.
             now: Seconds on this agent's clock.
             goes_on: The task has begun the next one by itself; only where the log was steady, and without votes.
         """
@@ -261,9 +248,6 @@ class Replica:
         """The membership has read the newest term from the store.
 
         Args:
-            term: The newest term.
-            lead: Incarnation of its leader.
-            members: Incarnations that it began with.
             now: Seconds on this agent's clock.
         """
         if self.role is Role.FOLLOWING and self.lead is None:

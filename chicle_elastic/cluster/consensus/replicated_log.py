@@ -58,11 +58,8 @@ class ReplicatedLog:
     """An `EventLog`; see the top of the module. Everything is called in the loop.
 
     Args:
-        loop: The loop.
-        node: This node.
         incarnation: Its first one.
         make_scheduler: Makes the scheduler of an incarnation; the same settings at all agents.
-        host: Sends messages and asks the store.
     """
 
     def __init__(

@@ -39,9 +39,7 @@ class Term:
 
     Attributes:
         term: Its number; 0 before the first.
-        lead: Incarnation of the leader.
         address: Where the leader accepts links.
-        members: Incarnations that the term began with.
     """
 
     term: int = 0
@@ -64,10 +62,8 @@ class Beacon:
     """The sign of life of a leader.
 
     Attributes:
-        count: Incremented with each sign.
         term: Of the leader.
         leader: Its incarnation; empty before the first sign.
-        agents: The leader, and all agents that it reaches.
     """
 
     count: int = 0
@@ -80,10 +76,7 @@ class TermStore:
     """The values of one job. Thread-safe: a lock serialises the operations on its connection to the store.
 
     Args:
-        store: A `StoreConnection`, or a client for this object alone.
         endpoint: Where the store is, for messages.
-        run_id: Of the job.
-        secret: Of the job.
     """
 
     def __init__(self, store: CompareSet, *, endpoint: str, run_id: str, secret: JobSecret) -> None:
@@ -108,9 +101,6 @@ class TermStore:
         """Ask for a term.
 
         Args:
-            term: Its number.
-            contact: Of the agent that asks.
-            members: Incarnations that the term begins with.
             known: Newest term that this one may follow on.
 
         Returns:
@@ -170,11 +160,7 @@ class TermStore:
             self._beacon_cell.swap(seen, codec.to_values(Beacon(count=count, term=term, leader=leader, agents=agents)))
 
     def beacon(self) -> Beacon:
-        """The last sign of life of a leader.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """The last sign of life of a leader. Raises StoreUnreachableError when the store does not answer."""
         with self._lock:
             return self._beacon(self._beacon_cell.read())
 
@@ -213,11 +199,7 @@ class TermStore:
         return beacon
 
     def publish(self, node: NodeId, contact: Contact) -> None:
-        """Let others find this agent.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """Let others find this agent. Raises StoreUnreachableError when the store does not answer."""
         cell = self._contact_cell(node)
         value = {"life": contact.life, "address": contact.address}
         with self._lock:

@@ -50,7 +50,6 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
         line: To the server.
         job: Its settings: "run_id", "endpoint" of the store, "min_nodes", "max_nodes", "start_nodes", "grace_s",
             "memory_bytes", "log_dir"; "name" of the node.
-        fds: Of the job secret.
     """
     secret_file = Path(f"/proc/self/fd/{fds[0]}")
     try:
@@ -105,14 +104,7 @@ class EndOfTask:
 
 
 class LocalResourceLink:
-    """The way to the resource manager of a local cluster, which its server asks.
-
-    Args:
-        line: To the server.
-
-    Attributes:
-        offer: The last offer that came.
-    """
+    """The way to the resource manager of a local cluster, which its server asks."""
 
     def __init__(self, line: Connection) -> None:
         self.offer: events.ResourcesOffered | None = None
@@ -138,13 +130,7 @@ class LocalResourceLink:
 class LocalAgent(NodeAgent):
     """An agent whose task is forked by the server.
 
-    Args:
-        line: To the server.
-        entry: To the job.
-        options: Of the node.
-
     Attributes:
-        memory_kills: Of the control group since the task was started.
         restarts_left: How often the agent may still restart the task after a crash.
     """
 
@@ -164,11 +150,7 @@ class LocalAgent(NodeAgent):
         loop.watch(self._line, self._listen)
 
     def start_task(self, *, is_restart: bool = False) -> int:
-        """Ask the server for a task; returns its process id.
-
-        Raises:
-            PeerLostError: The server does not answer.
-        """
+        """Ask the server for a task; returns its process id. Raises PeerLostError when the server does not answer."""
         self.restarts_left -= is_restart
         self.memory_kills = MemoryKills()
         self._pid, self._code = 0, None

@@ -53,9 +53,7 @@ def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
     """A line to the server of a cluster, which is started when there is none.
 
     Args:
-        address: Of the cluster.
         idle_s: After so long without anything to do a server that is started here ends.
-        threads: Of BLAS and OpenMP in each task of a server that is started here.
 
     Raises:
         MissingExtraError: cloudpickle is not installed.

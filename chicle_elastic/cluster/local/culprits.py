@@ -26,7 +26,6 @@ def culprit_of(whole: Any, name: str, fails: Callable[[Any], bool]) -> Culprit:
 
     Args:
         whole: Cannot be pickled.
-        name: What the user calls it.
         fails: Whether an object cannot be pickled.
     """
     path, found, seen = name, whole, {id(whole)}

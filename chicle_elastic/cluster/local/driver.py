@@ -45,7 +45,6 @@ class Driver:
 
     Args:
         server: To the server; "run" was said already.
-        job: What was staged.
         start: Explains the wait for the first task; stopped when that is there.
         how_server_ended: Says how the server has ended, "ended with exit code 1" and its last words, as far as known.
     """

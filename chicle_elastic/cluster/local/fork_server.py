@@ -44,7 +44,6 @@ def serve(listener_fd: int, owner: int, idle_s: float) -> None:
     """Serve until the end; the body of the process.
 
     Args:
-        listener_fd: Listening already, so that no client has to wait to connect.
         owner: Process that started this one.
         idle_s: After so long without anything to do it ends.
     """

@@ -31,7 +31,6 @@ class ForkedProcess:
 
     Attributes:
         name: For people, e.g. "agent n0".
-        pid: Its process id.
         output: Descriptor of the file that has what it printed.
         code: Its exit code, negative for a signal; None while it runs.
     """
@@ -88,8 +87,6 @@ class Forker:
         """From now on a child has another name, and prints into another file: `child.output`, which it is to be sent.
 
         Args:
-            child: The child.
-            name: For people.
             output: The file; None for one in memory.
         """
         fd = open_output(name, output)

@@ -50,12 +50,10 @@ class NodeProcesses:
     """The processes of one node.
 
     Attributes:
-        name: Of the node.
         agent: Its agent.
         task: Its task, if one runs.
         is_dismissed: It was told to leave.
         fault: Why the server has killed its agent; empty where it has not.
-        memory_kills: Of the control group since its task was started.
     """
 
     name: str
@@ -70,19 +68,8 @@ class JobRun:
     """See the top of the module.
 
     Args:
-        client: Who wants it.
-        said: Its message "run", with the descriptor of the data.
-        processes: Agents and tasks.
-        endpoint: Of the rendezvous store.
         num_nodes: Nodes to begin with; with a schedule that says.
         watch: Called with the line of each process that begins, and what to do when it can be read.
-        forget: Called with the line of one that is free or gone.
-
-    Attributes:
-        client: Who wants it.
-        num_nodes: Most nodes that it had to have so far.
-        run_id: Of the rendezvous.
-        turn_s: How often `ask_manager` has to be called.
     """
 
     def __init__(

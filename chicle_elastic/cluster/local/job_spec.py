@@ -91,9 +91,7 @@ def build(
         described: By `stage`.
         fd: Of the file; it may be closed afterwards.
         tell: Takes records, if the driver wants to be told.
-        keep: Takes the record of each iteration, and the model.
         ask: Asks whether the job ends, if the driver wants to be asked.
-        on_transition: Takes changes of the membership.
 
     Raises:
         UsageError: The file is not sealed, or the trainer or a policy cannot be made here.

@@ -92,11 +92,7 @@ class Connection:
         return None if frame is None else _decode([frame])[0]
 
     def read(self) -> list[Received]:
-        """Every message that is here, without waiting.
-
-        Raises:
-            ProtocolError: What came is no message.
-        """
+        """Every message that is here, without waiting. Raises ProtocolError when what came is no message."""
         return _decode(self._frames.read())
 
     def shut_down(self) -> None:

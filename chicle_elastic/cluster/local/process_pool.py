@@ -33,8 +33,6 @@ class PooledProcess:
 
     Attributes:
         kind: What it can do: be an agent, or a task.
-        child: The process.
-        line: To it.
     """
 
     kind: str
@@ -48,11 +46,7 @@ class PooledProcess:
 
 
 class ProcessPool:
-    """Those that are free, and how more are made.
-
-    Args:
-        nursery: Forks.
-    """
+    """Those that are free, and how more are made."""
 
     def __init__(self, forker: Forker) -> None:
         self._forker = forker

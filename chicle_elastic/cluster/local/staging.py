@@ -34,12 +34,7 @@ REMEDY = "convert the data to a chunk folder, which is read in place, or train o
 
 
 class StagedFile:
-    """A shared memory file while it is written. A context manager that closes this process's descriptor.
-
-    Attributes:
-        fd: The descriptor.
-        num_bytes: Written so far.
-    """
+    """A shared memory file while it is written. A context manager that closes this process's descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("chicle-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -224,7 +219,6 @@ class StagedSource:
     """Chunks in a mapped file.
 
     Args:
-        schema: What they have in common.
         places: Start, size in bytes without state, and rows of each, by chunk id.
         memory: The file, ndarray of bytes.
     """
@@ -246,11 +240,7 @@ class StagedSource:
         )
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
-        """The chunk as views of the file, with fresh state.
-
-        Raises:
-            UsageError: There is no such chunk.
-        """
+        """The chunk as views of the file, with fresh state. Raises UsageError when there is no such chunk."""
         if not 0 <= chunk_id < len(self._places):
             raise UsageError(f"there is no chunk {chunk_id}; the driver has staged {len(self._places)} chunks")
         chunk = layout.decode(self._content(chunk_id), where=WHERE)

@@ -46,7 +46,6 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
 
     Args:
         job: "described" by `job_spec.stage`; "control", the address of the agent; "max_nodes", how many there may be.
-        fds: Of the line to the driver, and of the data.
     """
     driver, data = fds
     described = job["described"]
@@ -83,11 +82,7 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
 
 
 class Reporter:
-    """Tells the driver.
-
-    Args:
-        line: To it.
-    """
+    """Tells the driver."""
 
     def __init__(self, line: Connection) -> None:
         self._line = line
@@ -129,11 +124,7 @@ class Reporter:
             self._send("wait", text=text)
 
     def ask(self, record: IterationRecord, model: Array) -> bool:
-        """Ask whether the job ends here, and wait for the answer.
-
-        Raises:
-            PeerLostError: The driver is gone.
-        """
+        """Ask whether the job ends here, and wait for the answer. Raises PeerLostError when the driver is gone."""
         self._send("ask", payload=np.ascontiguousarray(model), dtype=model.dtype.str, record=asdict(record))
         while (said := self._inbox.get()) is not None:
             if said.kind == "answer" and said.fields["iteration"] == record.iteration:

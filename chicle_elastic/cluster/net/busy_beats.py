@@ -22,8 +22,6 @@ class BusyBeats:
     Args:
         loop: Whose handlers may be long.
         links: The links that are up; called in the thread.
-        beat: The frame of a heartbeat.
-        every_s: How often a peer has to hear from this agent.
     """
 
     def __init__(self, loop: EventLoop, links: Callable[[], Sequence[Link]], *, beat: bytes, every_s: float) -> None:

@@ -53,8 +53,6 @@ class CloudNotice:
     """A cloud will take this machine.
 
     Attributes:
-        cloud: "aws", "gcp" or "azure".
-        reason: What it says.
         remaining_s: Seconds until then, >= 0.
     """
 
@@ -67,7 +65,6 @@ class MetadataServer(Protocol):
     """Of one cloud.
 
     Attributes:
-        cloud: Its name, as in `--notices`.
         poll_s: Seconds between two questions.
     """
 
@@ -85,7 +82,6 @@ class AwsMetadata:
     """Instance metadata service, version 2.
 
     Args:
-        url: Of the server.
         wall_clock: Seconds since 1970.
     """
 
@@ -132,7 +128,6 @@ class GcpMetadata:
     """Metadata server of Compute Engine.
 
     Args:
-        url: Of the server.
         wall_clock: Not used: the server says no time.
     """
 
@@ -166,7 +161,6 @@ class AzureMetadata:
     """Instance metadata service and scheduled events.
 
     Args:
-        url: Of the server.
         wall_clock: Seconds since 1970.
     """
 
@@ -217,7 +211,6 @@ class NoticeWatch:
     """Watches the metadata server in a thread of its own, until it has told of a notice, or is closed.
 
     Args:
-        cloud: One of `CLOUDS`.
         on_notice: Called with the notice, once, in the thread.
         wall_clock: Seconds since 1970.
         url: Of the metadata server, instead of the one of the cloud.
@@ -272,11 +265,7 @@ class NoticeWatch:
             self._is_closed.wait(server.poll_s)
 
     def _find(self) -> MetadataServer:
-        """The server that answers.
-
-        Raises:
-            OSError: None does.
-        """
+        """The server that answers. Raises OSError when none does."""
         problems = []
         for server in self._servers:
             try:

@@ -31,7 +31,6 @@ class EventFile:
 
     Args:
         folder: Folder of the file, made when it is missing; None writes nothing.
-        node: The node whose events these are.
         tell: Called with each line, too, by the caller of `write`; also where there is no file.
     """
 
@@ -89,7 +88,6 @@ class EventTail:
 
     Args:
         folder: Where the file is, or will be.
-        node: The node whose events to read.
     """
 
     def __init__(self, folder: Path, node: str) -> None:

@@ -26,7 +26,6 @@ class MetricsAddress(NamedTuple):
     """Where to listen.
 
     Attributes:
-        host: Address or name of this host.
         port: 0 for a free one.
     """
 
@@ -35,11 +34,7 @@ class MetricsAddress(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "MetricsAddress":
-        """From "9464", "0.0.0.0:9464" or "[::]:9464".
-
-        Raises:
-            UsageError: It is neither.
-        """
+        """From "9464", "0.0.0.0:9464" or "[::]:9464". Raises UsageError when it is neither."""
         host, _, port = text.strip().rpartition(":")
         if not (port.isascii() and port.isdecimal() and int(port) <= 65_535) or (":" in host and host[0] != "["):
             raise UsageError(f"{text!r} is no [HOST:]PORT; write 9464, or 0.0.0.0:9464 for all addresses of the host")
@@ -54,7 +49,6 @@ class MetricsServer:
     Args:
         address: Where to listen; None for nowhere.
         text: Makes the text, in the thread.
-        content_type: Of the text.
     """
 
     def __init__(self, address: MetricsAddress | None, text: Callable[[], str], *, content_type: str) -> None:

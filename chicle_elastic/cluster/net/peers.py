@@ -68,14 +68,12 @@ class Peer:
     """Another agent at the other end of a link.
 
     Attributes:
-        life: The incarnation of that agent, as it proved it.
         link: To it.
         heard_s: When its last message arrived.
         said_s: When this agent last sent it a message.
         endpoints: How to fetch chunks from it; None until its Hello has arrived.
         address: Where it accepts links; empty until its Hello has arrived.
         round_store: Endpoint of the store that it serves for the rounds in which it is the first member.
-        has_said_goodbye: This agent has sent it the goodbye.
     """
 
     life: str
@@ -128,10 +126,8 @@ class PeerLinks:
 
     Args:
         loop: The event loop; everything runs in its thread.
-        secret: Of the job.
         node: Name of this node.
         address: Where this node listens, and how other hosts reach it.
-        round_store: Endpoint of the round store that this agent serves.
         users: Called when a peer comes up, sends a message, goes down or refuses this agent.
         status: What this agent tells who asks how the job stands, as JSON values.
         tls: For links by TLS, at all agents alike; None for links without.
@@ -179,7 +175,6 @@ class PeerLinks:
         """Begin an incarnation: accept links under its name.
 
         Args:
-            life: Name of the incarnation.
             endpoints: How to fetch chunks from this agent.
             job: The parameters that have to be the same at all agents, by name.
         """

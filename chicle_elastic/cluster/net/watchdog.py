@@ -43,24 +43,14 @@ class _Record:
 
 
 class Watchdog:
-    """Judges durations. Everything is called in the loop.
-
-    Args:
-        tell: Called with what there is to tell, besides the log.
-    """
+    """Judges durations. Everything is called in the loop."""
 
     def __init__(self, tell: Callable[[SlowHandler], object] | None = None) -> None:
         self._tell = tell
         self._records: dict[str, _Record] = {}
 
     def ran(self, call: Callable[[], object], began_s: float, ended_s: float) -> None:
-        """A handler has ended.
-
-        Args:
-            call: The handler.
-            began_s: On the clock of the loop.
-            ended_s: On the same clock.
-        """
+        """A handler has ended."""
         duration_s = ended_s - began_s
         if duration_s <= SLOW_S:
             return

@@ -63,7 +63,6 @@ class RendezvousSettings:
     """Timeouts of free rounds. (In plain torchrun: `--rdzv-conf join_timeout=...,last_call_timeout=...`.)
 
     Attributes:
-        join_timeout_s: For a free round to be complete.
         last_call_s: For further nodes, when enough have arrived and the further ones are not known.
     """
 
@@ -83,16 +82,9 @@ class ChicleRendezvousHandler(RendezvousHandler):
     """One agent's side of the rendezvous.
 
     Args:
-        store: The connection of this process to the store.
         endpoint: Where the store is.
-        run_id: Of the job.
-        node: Name of this node.
-        secret: Of the job.
-        min_nodes: Minimum of a free round.
         max_nodes: Maximum of a free round.
         address: Of this host, as others reach it; by default the one on the route to the store.
-        settings: Timeouts of free rounds.
-        clock: For timeouts.
 
     Attributes:
         entry: To the job, for Chicle's agent.
@@ -228,11 +220,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
         return state is not None and state.is_closed
 
     def set_closed(self, *, is_success: bool = False) -> None:
-        """The job is over: no node may join any more.
-
-        Args:
-            is_success: The job has finished its work.
-        """
+        """The job is over: no node may join any more."""
         self.entry.set_closed(is_success=is_success)
 
     def num_nodes_waiting(self) -> int:

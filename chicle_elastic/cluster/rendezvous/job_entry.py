@@ -17,15 +17,6 @@ from chicle_elastic.transports.secret import JobSecret
 class JobEntry:
     """See the top of the module.
 
-    Args:
-        store: The connection of this process to the store.
-        run_id: Of the job.
-        node: Name of this node.
-        secret: Of the job.
-        min_nodes: Fewest nodes of the job.
-        max_nodes: Most nodes of the job.
-        clock: For timeouts.
-
     Attributes:
         state: The shared state of the rendezvous.
 
@@ -64,11 +55,7 @@ class JobEntry:
         self.state.restore()
 
     def set_closed(self, *, is_success: bool = False) -> None:
-        """The job is over: no node may join any more.
-
-        Args:
-            is_success: The job has finished its work.
-        """
+        """The job is over: no node may join any more."""
         self.state.change(functools.partial(states.close, is_success=is_success))
 
     def require_open(self) -> None:
@@ -83,11 +70,7 @@ class JobEntry:
             self.check(state)
 
     def check(self, state: RendezvousState) -> None:
-        """Check that a state that was read is that of an open job.
-
-        Raises:
-            JobClosedError: The job is over.
-        """
+        """Check that a state that was read is that of an open job. Raises JobClosedError when the job is over."""
         if state.is_closed:
             raise JobClosedError(
                 f"the job {self.run_id!r} is over; {self.node} comes too late to join it, and runs nothing: begin "

@@ -27,9 +27,6 @@ class AddressOptions:
 
     Attributes:
         host: Address to listen on, or "0.0.0.0" or "::" for all.
-        advertise: Address or name that other nodes are told.
-        interface: Name of the network interface whose address is both.
-        ports: For all listeners.
     """
 
     host: str | None = None
@@ -60,11 +57,6 @@ def store_listens_on(store: CompareSet, *, endpoint: str) -> str | None:
 
 def choose_address(options: AddressOptions, *, endpoint: str, listens: str | None) -> NodeAddress:
     """The address of this node; see the top of the module.
-
-    Args:
-        options: Of the command line.
-        endpoint: Of the rendezvous store.
-        listens: From `store_listens_on`.
 
     Raises:
         UsageError: An address or interface is not there, or other hosts could not reach what would be advertised.

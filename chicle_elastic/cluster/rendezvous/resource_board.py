@@ -31,7 +31,6 @@ class NodeRequest:
     Attributes:
         number: Of the request, counted up by those who make them.
         total: Nodes, >= 1.
-        reason: In words.
     """
 
     number: int
@@ -64,12 +63,7 @@ class NodeNotice:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The job is over.
-
-    Attributes:
-        reason: In words.
-        has_failed: A task failed.
-    """
+    """The job is over."""
 
     reason: str
     has_failed: bool = False
@@ -79,7 +73,6 @@ class ResourceBoard:
     """See the top of the module. Every method is one or two round trips, so an agent calls it in a worker.
 
     Args:
-        store: Connection to the store.
         endpoint: Where the store is, for messages.
         secret: The job's.
     """

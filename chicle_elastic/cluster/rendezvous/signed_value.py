@@ -61,11 +61,7 @@ class SignedValue:
         self._never_written = secrets.token_hex(16)
 
     def read(self) -> Reading:
-        """What the key holds now.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """What the key holds now. Raises StoreUnreachableError when the store does not answer."""
         with store_errors(self._endpoint):
             raw = self._store.compare_set(self.key, self._never_written, self._never_written)
         return self._verify(None if raw == self._never_written.encode() else raw)
@@ -74,7 +70,6 @@ class SignedValue:
         """Write a value in place of what was read, unless the key holds something else by now.
 
         Args:
-            seen: An earlier reading.
             value: Made of JSON values.
 
         Returns:

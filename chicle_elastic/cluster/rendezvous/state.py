@@ -40,7 +40,6 @@ class RoundMember:
     Attributes:
         node: Its name.
         token: Random, one per agent process: distinguishes two agents that use the same node name.
-        host: Address of its task.
         port: A free port there; plain torchrun's tasks connect to the one of rank 0.
     """
 
@@ -60,14 +59,10 @@ class RendezvousState:
     """The state of the rendezvous, as the store holds it.
 
     Attributes:
-        serial: Number of writes.
         round: Number of the round; 0 before the first.
-        is_complete: The members are final, in rank order.
         is_closed: The job is over.
         is_success: Of a closed job: it has finished its work.
-        members: The nodes that have arrived.
         expected: Names that the round waits for, in rank order; empty when they are not known.
-        waiting: Nodes that came too late and wait for the next round.
         gone: Tokens of members that left after the round was complete.
     """
 

@@ -26,13 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class StateStore:
-    """Reads and writes the state; from any thread.
-
-    Args:
-        cell: The signed value that holds the state.
-        owner: Name of the agent, for messages.
-        clock: For `HEAL_S`.
-    """
+    """Reads and writes the state; from any thread."""
 
     def __init__(self, cell: SignedValue, *, owner: str, clock: Clock) -> None:
         self._cell = cell

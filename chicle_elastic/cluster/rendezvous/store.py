@@ -78,9 +78,6 @@ class StoreServer:
         bind: Address to listen on when it is another one.
         ports: Where to take a free port from when the endpoint has port 0.
 
-    Attributes:
-        listens: The address that it listens on.
-
     Raises:
         UsageError: The address cannot be listened on.
     """

@@ -35,11 +35,9 @@ class StoreConnection:
 
     Args:
         endpoint: "host:port".
-        clock: For the back-off.
 
     Attributes:
         endpoint: "host:port".
-        generation: Number of connections made so far.
     """
 
     def __init__(self, endpoint: str, *, clock: Clock | None = None) -> None:

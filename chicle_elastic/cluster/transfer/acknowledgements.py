@@ -15,12 +15,7 @@ from chicle_elastic.scheduling.events import Acknowledgement, Event
 
 
 class Acknowledgements:
-    """Collects answers until the loop has nothing else to do at this moment. Everything is called in the loop.
-
-    Args:
-        loop: The loop.
-        say: Takes what is said, in the order of the answers.
-    """
+    """Collects answers until the loop has nothing else to do at this moment. Everything is called in the loop."""
 
     def __init__(self, loop: EventLoop, say: Callable[[Event], None]) -> None:
         self._loop, self._say_now = loop, say

@@ -33,7 +33,6 @@ class AllocationQueue:
 
         Args:
             begin: Called in the loop. Where there was no memory to be had, it finds no slot.
-            num_slots: Slots that it needs.
         """
         if not self._orders and not num_slots:
             begin()

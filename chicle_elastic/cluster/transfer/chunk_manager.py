@@ -39,9 +39,6 @@ class ChunkManager:
 
     Args:
         loop: For worker threads.
-        node: This node.
-        store: Its chunks.
-        transports: Its transports.
         sizes: Bytes of each chunk, header and state included.
         say: Takes answers to the scheduler's orders.
         tell_task: Sends a message to the task, a descriptor with it.
@@ -49,7 +46,6 @@ class ChunkManager:
 
     Attributes:
         store: As given.
-        serving: What it does as a source.
     """
 
     def __init__(
@@ -213,11 +209,7 @@ class ChunkManager:
             )
 
     def places(self, peer: Peer, message: Mapping[str, Any]) -> None:
-        """A source says where chunks lie, or their rows.
-
-        Raises:
-            ProtocolError: What it says makes no sense.
-        """
+        """A source says where chunks lie, or their rows. Raises ProtocolError when what it says makes no sense."""
         self._arriving.places(peer, message)
 
     def peer_up(self, node: NodeId) -> None:

@@ -20,12 +20,9 @@ class Fetch:
     """A part of a chunk that a worker thread fetches.
 
     Attributes:
-        order: For the chunk, or its rows.
-        into: Its slot.
         region: Where the source has what was ordered.
         num_ahead: Bytes that are there and right: its rows, once they have come.
         error: Why it cannot come.
-        version: Of the state that came.
     """
 
     order: Order
@@ -69,9 +66,6 @@ class Fetcher:
     """Fetches from one node; used by one worker thread, once.
 
     Args:
-        transports: The transports.
-        node: The source.
-        endpoints: How to fetch from it.
         crc32: Sums up what arrives.
         arrived: Takes every fetch, once it is here or cannot come.
     """

@@ -49,11 +49,8 @@ class Place:
     """Where a source has what was ordered.
 
     Attributes:
-        chunk: The chunk.
-        part: `ROWS` or `ALL`.
         number: Of the order.
         region: The bytes; None where the source cannot give them.
-        error: Why it cannot.
     """
 
     chunk: ChunkId

@@ -17,7 +17,6 @@ class ResultBatch(Generic[_Item]):
     Used by one worker thread, which calls `flush` when it is done.
 
     Args:
-        loop: The loop.
         take: Takes the items, in their order; called in the loop.
     """
 

@@ -35,9 +35,6 @@ class TransferSource:
         loop: For worker threads.
         store: The chunks.
         tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
-
-    Attributes (to be read only):
-        is_preparing: States are being sealed ahead.
     """
 
     def __init__(
@@ -58,11 +55,7 @@ class TransferSource:
         return sum(map(len, self._places.values()))
 
     def prepare(self, versions: Mapping[ChunkId, StateVersion]) -> None:
-        """Seal states that are likely to be asked for; no iteration runs.
-
-        Args:
-            versions: Of chunks of this node.
-        """
+        """Seal states that are likely to be asked for; no iteration runs."""
         if self.is_preparing or not versions:
             return
         self.is_preparing = True
@@ -96,7 +89,6 @@ class TransferSource:
         """Tell the target where the chunk lies, or its rows; orders that come together are done together.
 
         Args:
-            order: This node is its source.
             version: Of the state of the chunk, which is sealed where the state is asked for.
         """
         if not self._orders:

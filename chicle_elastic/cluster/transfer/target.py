@@ -36,7 +36,6 @@ class _Arriving:
     """A slot that a chunk arrives in.
 
     Attributes:
-        order: The latest one.
         into: The slot.
         num_ahead: Bytes that are there and right: its rows, once they have come.
         fetch: What a worker thread writes there; perhaps still the rows, when their copy has been ordered.
@@ -66,12 +65,6 @@ class TransferTarget:
 
     Args:
         loop: For worker threads.
-        node: This node.
-        store: Its chunks.
-        transports: Its transports.
-        reserve: Reserves a slot for a chunk, and returns it.
-        answers: Takes answers.
-        rows_are_here: Takes chunks whose rows have come.
     """
 
     def __init__(
@@ -145,11 +138,7 @@ class TransferTarget:
     # What others say and do.
 
     def places(self, peer: Peer, message: Mapping[str, Any]) -> None:
-        """A source says where chunks lie.
-
-        Raises:
-            ProtocolError: What it says makes no sense.
-        """
+        """A source says where chunks lie. Raises ProtocolError when what it says makes no sense."""
         if peer.endpoints is None:
             raise ProtocolError(f"{peer.life} says where chunks lie before it has said how to reach them")
         for place in codec.from_values(message.get(PLACES), Places):

@@ -56,11 +56,7 @@ def write_json(path: Place, content: Any) -> dict[str, Any]:
 
 
 def read_array(path: Place, entry: Mapping[str, Any]) -> Array:
-    """The array in a file that the manifest lists.
-
-    Raises:
-        DataError: It is not what the manifest says.
-    """
+    """The array in a file that the manifest lists. Raises DataError when it is not what the manifest says."""
     content = read_bytes(path, entry)
     try:
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
@@ -95,11 +91,7 @@ def read_bytes(path: Place, entry: Mapping[str, Any] | None) -> bytes:
 
 
 def parse_entries(path: Place, content: Any) -> dict[str, dict[str, Any]]:
-    """Check what is said to be size and checksum of files, by name.
-
-    Raises:
-        DataError: It is something else.
-    """
+    """Check what is said to be size and checksum of files, by name. Raises DataError when it is something else."""
     for name, entry in Fields(content, str(path), "files: ", advice=DAMAGED).content.items():
         fields = Fields(entry, str(path), f"files: {name}: ", advice=DAMAGED)
         fields.number("bytes", at_least=0)

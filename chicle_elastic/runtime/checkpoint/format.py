@@ -67,10 +67,7 @@ class JobIdentity:
     """The properties of a job that have to be the same in its checkpoints.
 
     Attributes:
-        num_rows: Samples in the data set.
-        num_parameters: Length of the model.
         state: Shape of the state of a sample.
-        trainer: Its `Trainer.identity`.
     """
 
     num_rows: int
@@ -98,12 +95,9 @@ class Checkpoint:
     """A checkpoint that was read, and is complete.
 
     Attributes:
-        path: Its folder.
-        iteration: Last merged iteration.
         model: ndarray of shape (num_parameters,).
         rebuilt: The model rebuilt from state at the last certificate; None without one.
         progress: The trainer's progress; empty for none.
-        training: History and so on, as `training_state.describe` made it.
         state: By global row id, shape (num_rows, outputs, width).
     """
 
@@ -200,7 +194,6 @@ def newest(folder: Place, identity: JobIdentity, *, iteration: int | None = None
 
     Args:
         folder: Where to look.
-        identity: Of the job.
         iteration: Only one of this iteration; by default of any.
 
     Returns:
@@ -293,11 +286,7 @@ def part_name(rank: int, suffix: str) -> str:
 
 
 def read_part(path: Place, rank: int) -> dict[str, Any] | None:
-    """Files of a part with size and checksum; None while it is not whole.
-
-    Raises:
-        DataError: The file is damaged.
-    """
+    """Files of a part with size and checksum; None while it is not whole. Raises DataError when the file is damaged."""
     name = path / part_name(rank, "json")
     try:
         content = name.read_bytes()

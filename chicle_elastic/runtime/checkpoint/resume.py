@@ -22,7 +22,6 @@ class Resumption:
     Args:
         job: The job.
         settings: Of its checkpoints; None where there are none.
-        identity: Of the job.
 
     Attributes:
         found: Iteration of the newest checkpoint, if the job is to resume from one; else 0.

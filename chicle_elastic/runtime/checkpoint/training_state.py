@@ -15,7 +15,6 @@ def describe(training: Training, records: Iterable[IterationRecord], elapsed_s: 
     """The training state without its vectors, as values that JSON can hold.
 
     Args:
-        training: The training.
         records: The records to include.
         elapsed_s: Seconds since the start of the job.
     """
@@ -38,8 +37,6 @@ def adopt(training: Training, first: int, model: Array, rebuilt: Array, progress
     """Continue from the state of another training.
 
     Args:
-        training: Changed in place.
-        first: Iteration of the first record in `data`.
         model: Model of the other training.
         rebuilt: The model rebuilt at its last certificate; ignored without one.
         progress: The progress of its trainer.

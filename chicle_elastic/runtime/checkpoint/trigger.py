@@ -28,11 +28,7 @@ class CheckpointTrigger:
 
     Args:
         settings: Where and when.
-        identity: Of the job.
-        training: Of this process.
-        chunks: The chunks that its solvers have been given.
         tell: Called for each checkpoint that this process has completed: iteration, size in bytes, seconds.
-        who: The node, for messages.
 
     Raises:
         MissingExtraError: The folder is a URL, and a package for it is not installed.
@@ -76,14 +72,7 @@ class CheckpointTrigger:
             )
 
     def iteration_ended(self, result: IterationResult, *, rank: int, ranks: Sequence[int], has_stopped: bool) -> None:
-        """An iteration is merged and judged, and no chunk has moved since.
-
-        Args:
-            result: The iteration.
-            rank: Of this process.
-            ranks: Processes that have chunks.
-            has_stopped: It was the last one.
-        """
+        """An iteration is merged and judged, and no chunk has moved since."""
         self._writer.look()
         history = self._training.history
         before = history[-2] if len(history) > 1 else None
@@ -95,9 +84,6 @@ class CheckpointTrigger:
         """The job pauses, perhaps for good, and all chunks of this process are attached.
 
         Args:
-            iteration: The last one that was merged.
-            rank: Of this process in `nodes`.
-            nodes: Those that have chunks.
             round: Current round. Chunks may have moved since an earlier checkpoint of this iteration.
         """
         mark = f"paused in round {round}: {', '.join(nodes)}"

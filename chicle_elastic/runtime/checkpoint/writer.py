@@ -45,10 +45,7 @@ class Draft:
     Attributes:
         iteration: Last merged iteration.
         time_s: Seconds since the start of the job, the same in every task.
-        rank: Of this task.
-        ranks: Tasks that have samples with state, and so write a part.
         rows: Row ids of the samples of this task; copies, like the state.
-        state: Their state.
         shared: Makes the files that all tasks share, by name, arrays or JSON values; None except in rank 0.
         mark: For `format.attempt_name`: empty, but for the checkpoint of a job that pauses.
     """
@@ -71,9 +68,7 @@ class CheckpointWriter:
 
     Args:
         settings: Where, and how many are kept.
-        identity: Of the job.
         tell: Called for each complete checkpoint, in the thread: iteration, size in bytes, seconds.
-        who: The node, for messages.
     """
 
     def __init__(

@@ -51,11 +51,7 @@ class TaskPosition(NamedTuple):
 
 
 def gather(group: ProcessGroup, own: TaskPosition) -> list[TaskPosition]:
-    """The positions of all members, by rank.
-
-    Raises:
-        PeerLostError: A member was lost.
-    """
+    """The positions of all members, by rank. Raises PeerLostError when a member was lost."""
     numbers = (*own[:4], own.version.round, own.version.iteration)
     rows = group.all_gather(np.concatenate([np.array(numbers, dtype=np.float64), own.device.row()]))
     return [
@@ -75,7 +71,6 @@ def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPo
     """Bring all members to the position of the farthest. All members call it.
 
     Args:
-        group: Of the round.
         training: Of this task; changed in place if this task is behind.
         positions: Of all members, by rank.
         elapsed_s: Seconds since the start of the job, as this task has it.

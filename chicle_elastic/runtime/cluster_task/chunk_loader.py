@@ -20,7 +20,6 @@ class ChunkLoader:
     """Executes orders to load, one after the other.
 
     Args:
-        job: Loads from its source.
         state: Shape of the state of the chunks.
         resumption: Provides the state of the chunks, where that is not the initial one.
         answer: Called with each answer, in the thread of the loader.

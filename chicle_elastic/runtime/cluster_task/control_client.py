@@ -74,19 +74,11 @@ class ControlClient:
         self._thread.start()
 
     def send(self, message: TaskMessage) -> None:
-        """Send a message to the agent. From any thread.
-
-        Raises:
-            ConnectionError: The agent is gone.
-        """
+        """Send a message to the agent. From any thread. Raises ConnectionError when the agent is gone."""
         self._channel.send(message)
 
     def arena(self, index: int) -> Arena:
-        """An arena of the node.
-
-        Raises:
-            ProtocolError: The agent has not sent it.
-        """
+        """An arena of the node. Raises ProtocolError when the agent has not sent it."""
         if index not in self._arenas:
             raise ProtocolError(f"the agent named arena {index}, but has sent {sorted(self._arenas)}")
         return self._arenas[index]

@@ -17,10 +17,6 @@ from chicle_elastic.solvers.base import Message
 class MessageRouter:
     """Of one task.
 
-    Args:
-        node: Its name.
-        send: Called with the messages that the agent is to forward.
-
     Attributes:
         has_trainer: Whether this is the task of rank 0, which has the trainer.
     """
@@ -33,11 +29,7 @@ class MessageRouter:
         self._mailboxes.add(node)
 
     def post(self, sender: str, to: str, payload: Any) -> None:
-        """Send a message.
-
-        Raises:
-            UsageError: The payload is not made of JSON values.
-        """
+        """Send a message. Raises UsageError when the payload is not made of JSON values."""
         require_json(payload)
         here = self._parties_here(to)
         for party in here:

@@ -37,8 +37,6 @@ class PolicyRunner:
     """See the top of the module.
 
     Args:
-        policies: Of the job.
-        clock: Of this process.
         say: Called with proposals and failures, in the worker threads and by `observe`.
         patience_s: How long a policy may take to decide.
     """

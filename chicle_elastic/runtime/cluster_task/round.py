@@ -26,16 +26,11 @@ class RoundContext:
     """The members of a round.
 
     Args:
-        job: The job.
-        task: The local task.
-        training: Of this task.
-        group: Connected.
         members: By rank.
         has_caller: The job has a callback that may end it, in some task.
         elapsed_s: Seconds since the start of the job; those of the member that is ready last count.
 
     Attributes:
-        round: The round.
         rank: Of this task.
         elapsed_s: Seconds since the start of the job as of the last sum, the same in every task.
         merged: Iteration that this round has merged last; 0 for none.
@@ -175,11 +170,7 @@ class RoundContext:
         self._training.rebuild(contribution)
 
     def evaluate(self) -> Evaluation:
-        """Evaluate the model on all tasks.
-
-        Raises:
-            PeerLostError: A member was lost.
-        """
+        """Evaluate the model on all tasks. Raises PeerLostError when a member was lost."""
         training = self._training
         total = evaluation_buffer(len(training.model), len(training.metric_names), self._group.size)
         if self._task.num_chunks:
@@ -223,11 +214,7 @@ class RoundContext:
         return total.reshape(state.shape).astype(state.dtype)
 
     def wait_for_all(self) -> None:
-        """Return when all members have called it.
-
-        Raises:
-            PeerLostError: A member was lost.
-        """
+        """Return when all members have called it. Raises PeerLostError when a member was lost."""
         self._group.all_reduce(np.zeros(1))
 
     def leave(self) -> None:

@@ -30,7 +30,6 @@ class ClusterRuntime:
 
     Args:
         control: Address of the agent's socket.
-        max_nodes: Largest number of nodes that there will be.
         began_s: When the job began, by `time.monotonic` of this host; by default when `run` is called.
     """
 

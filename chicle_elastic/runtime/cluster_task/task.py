@@ -85,9 +85,7 @@ class ClusterTask:
     One class because the order of the steps of an iteration is its subject.
 
     Args:
-        job: The same in every task.
         address: Of the agent's socket.
-        clock: Of this process.
         began_s: When the job began, by this clock; by default now.
 
     Raises:

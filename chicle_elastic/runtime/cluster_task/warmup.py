@@ -31,7 +31,6 @@ def warm_up(job: Job, state: StateSpec, clock: Clock) -> None:
     Args:
         job: The job; it is not changed.
         state: Shape of the state of its chunks.
-        clock: Of this process.
     """
     rng = np.random.default_rng(job.seed)
     mailboxes = Mailboxes()

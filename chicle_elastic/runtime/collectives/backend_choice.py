@@ -39,7 +39,6 @@ class DeviceOffer:
         """The offer of this process.
 
         Args:
-            device: From `device_of_updates`.
             may_use_nccl: Whether NCCL has not failed here.
         """
         if device is None:
@@ -74,7 +73,6 @@ class Backend:
 
     Attributes:
         is_by_nccl: NCCL sums from device to device; otherwise sockets over the hosts.
-        reason: In words.
     """
 
     is_by_nccl: bool

@@ -60,11 +60,6 @@ _threads: set[threading.Thread] = set()
 def nccl_group(store: Any, rank: int, size: int) -> Any:
     """A raw NCCL process group that reports errors to the polling thread only; not connected yet.
 
-    Args:
-        store: With keys that no other group uses.
-        rank: Of this member.
-        size: Number of members.
-
     Raises:
         ImportError: This torch was built without NCCL.
         ValueError: There is no GPU.
@@ -83,8 +78,6 @@ class NcclAllReduce:
 
     Args:
         group: Raw process group of the members; it belongs to this object from now on.
-        device: `torch.device` that the vectors lie on.
-        num_values: Length of the vectors.
     """
 
     def __init__(self, group: Any, device: Any, num_values: int) -> None:
@@ -107,10 +100,7 @@ class NcclAllReduce:
 
         Args:
             make_group: Makes the raw process group; called in another thread.
-            device: `torch.device` that the vectors lie on.
-            num_values: Length of the vectors, the same for every member.
             is_over: Whether the group was broken meanwhile.
-            timeout_s: How long to wait for the others.
 
         Returns:
             The object, or None and the reason if this member failed to connect.
@@ -131,7 +121,6 @@ class NcclAllReduce:
 
         Args:
             vector: Tensor of shape (num_values,) on the device, or an ndarray.
-            factor: Of all values.
         """
         import torch
 

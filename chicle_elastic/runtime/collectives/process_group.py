@@ -50,11 +50,6 @@ class ProcessGroup:
     """The members of a round, seen from one of them. A group of one needs no connection.
 
     One class because its threads share one state: a break has to find every connection that any of them has made.
-
-    Args:
-        round: The round.
-        rank: Position of this task among the members.
-        size: Number of members.
     """
 
     def __init__(self, *, round: int, rank: int, size: int) -> None:
@@ -88,9 +83,7 @@ class ProcessGroup:
 
         Args:
             store: Where the store of the round is.
-            prefix: Of the keys of this round, which no other round uses.
             network: Where this member listens, and the secret of the round.
-            timeout_s: How long to wait for the others.
 
         Raises:
             PeerLostError: A member did not connect, the store is gone, or the group was broken meanwhile.
@@ -122,11 +115,7 @@ class ProcessGroup:
 
         Args:
             store: Where the store of the round is.
-            prefix: That of `connect`.
-            device: `torch.device` that updates lie on.
-            num_values: Length of the updates.
             make_group: Makes a raw process group from (store, rank, size); called in another thread.
-            timeout_s: How long to wait for the others.
 
         Returns:
             Whether `device_sums` is set, which is so for all members or for none. If it is not, no member should try
@@ -196,7 +185,6 @@ class ProcessGroup:
 
         Args:
             buffer: ndarray of shape (n,), float64, float32 or uint8, C-contiguous; the same for every member.
-            root: Rank of the member whose buffer the others get.
 
         Raises:
             PeerLostError: A member was lost, or the group was broken; the content of `buffer` is undefined.

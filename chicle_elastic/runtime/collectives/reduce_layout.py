@@ -8,9 +8,6 @@ from chicle_elastic.chunks.views import Array
 class ReduceBuffer:
     """A vector in named parts. Parts are views: what is written into them is in `buffer`.
 
-    Args:
-        sizes: Length of each part, in order.
-
     Attributes:
         buffer: The whole, ndarray of shape (sum of the lengths,), float64.
     """

@@ -20,7 +20,6 @@ class SignedStore:
     Args:
         store: The connection to the store.
         prefix: Of the keys; no other group has it.
-        secret: Of the round.
     """
 
     def __init__(self, store: KeyValueClient, prefix: str, secret: JobSecret) -> None:

@@ -77,10 +77,6 @@ class SocketGroup:
         """Connect to all other members, who do the same.
 
         Args:
-            rank: Of this member.
-            size: Number of members.
-            store: Of the group.
-            network: Of this member.
             is_over: Whether the group was broken meanwhile.
             timeout_s: How long connecting may take.
 
@@ -158,7 +154,6 @@ class SocketGroup:
 
         Args:
             buffer: ndarray of shape (n,), C-contiguous; the same n and dtype for every member.
-            root: Rank of the member whose buffer the others get.
 
         Raises:
             OSError: As `all_reduce`.

@@ -200,11 +200,7 @@ class Listener:
         return self._socket.fileno()
 
     def accept(self) -> Channel:
-        """Take the next task; waits when there is none.
-
-        Raises:
-            ProtocolError: It belongs to another user.
-        """
+        """Take the next task; waits when there is none. Raises ProtocolError when it belongs to another user."""
         sock, _ = self._socket.accept()
         try:
             require_same_user(sock, WHAT)

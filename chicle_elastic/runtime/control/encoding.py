@@ -12,11 +12,7 @@ from chicle_elastic.scheduling import codec
 
 
 def encode(message: Message) -> bytes:
-    """A message as JSON text, with its "type".
-
-    Raises:
-        ValueError: There is a number in it that is not finite.
-    """
+    """A message as JSON text, with its "type". Raises ValueError when there is a number in it that is not finite."""
     return codec.encode(message, Message)
 
 

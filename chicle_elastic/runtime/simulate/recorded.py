@@ -46,7 +46,6 @@ class RecordedJob:
     """What a recording says.
 
     Attributes:
-        scenario: To be simulated.
         infos: The chunks.
         result: The job as it was, with a price of 1 for a node second; bytes are not known.
     """

@@ -78,11 +78,7 @@ def flaw_of_step(step: Step, before: Step | None) -> str | None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A text file.
-
-    Raises:
-        UsageError: There is none, or it is too large, or no text.
-    """
+    """A text file. Raises UsageError when there is none, or it is too large, or no text."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_FILE_BYTES + 1)

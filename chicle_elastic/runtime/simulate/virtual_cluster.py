@@ -58,8 +58,6 @@ class VirtualCluster:
     """One simulation. One class because it is a shell with a method per effect.
 
     Args:
-        scenario: What happens.
-        policies: Of the job, in this order.
         make_work: Makes the work from the clock of the simulation; by default `Cost` of the scenario's job.
         sink: Takes the recording, which can be replayed; None for none.
 

@@ -101,10 +101,6 @@ class Work(Protocol):
     def begin(self, effect: StartIteration, rows: Mapping[NodeId, int]) -> Mapping[NodeId, int]:
         """Compute an iteration.
 
-        Args:
-            effect: The order.
-            rows: Samples that each member with chunks has.
-
         Returns:
             Samples that each of these processes.
         """
@@ -216,7 +212,6 @@ class Real:
 
     Args:
         job: Trainer, source and limits. Its `policies` are not used: those of the simulation are.
-        clock: Of the simulation.
     """
 
     is_real = True

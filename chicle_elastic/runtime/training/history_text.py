@@ -15,11 +15,7 @@ from chicle_elastic.monitoring.records import IterationRecord
 
 
 class HistoryText:
-    """Text per iteration: its number, a space, and its record as JSON.
-
-    Args:
-        lines: Of the object to copy.
-    """
+    """Text per iteration: its number, a space, and its record as JSON."""
 
     def __init__(self, lines: "dict[int, bytes] | None" = None) -> None:
         self._lines = dict(lines or {})
@@ -48,11 +44,7 @@ class HistoryText:
         return b"\n".join(line for iteration, line in self._lines.items() if iteration >= first)
 
     def take(self, text: bytes) -> None:
-        """Add the text of another task.
-
-        Raises:
-            ProtocolError: It is malformed.
-        """
+        """Add the text of another task. Raises ProtocolError when it is malformed."""
         try:
             for line in text.split(b"\n") if text else ():
                 self._lines[int(line.partition(b" ")[0])] = line

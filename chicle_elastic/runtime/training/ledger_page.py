@@ -13,8 +13,6 @@ class LedgerPage:
     Attributes:
         before: Version of the state that the chunks had before; chunks of other versions are on other pages.
         after: Version that they have now; None when the iteration was not merged.
-        chunks: The chunks.
-        rows: Rows processed of each of them.
     """
 
     before: StateVersion

@@ -78,14 +78,10 @@ class Training:
     Attributes:
         model: ndarray of shape (num_parameters,).
         progress: The trainer's progress as of the last merge; float64.
-        begun: The same for the iteration that is under way.
         certificate: The last certified report of all samples, or None.
         best: Model and certificate of the least duality gap so far, or None.
         last_certificate: Iteration after which it was made; 0 for none.
-        samples: Samples processed so far.
         history: A record per merged iteration; a task that joined has the latest ones here, and all in `full_history`.
-        history_text: The same as text, for tasks that join.
-        metric_names: Names of the sums, in the order in which they travel.
     """
 
     def __init__(
@@ -136,7 +132,6 @@ class Training:
         """Decide whether to go on or stop; the iteration gets its record even after an error.
 
         Args:
-            result: The iteration, already merged.
             evaluate: Evaluates the model on all tasks; called when the trainer wants a certificate.
             is_ended_by_caller: Calls the callbacks of the job with the record; whether one of them ends it.
 
@@ -187,7 +182,6 @@ class Training:
 
         Args:
             result: The last iteration; None when it was aborted.
-            evaluate: Evaluates the model on all tasks.
 
         Returns:
             The report of all present samples; `is_complete` says whether it is the certificate.
@@ -240,9 +234,6 @@ class Training:
 
         Args:
             model: Its model, of any float dtype; copied.
-            progress: The progress of its trainer.
-            certificate: Its certificate.
-            last_certificate: Iteration of that.
             samples: Samples processed so far.
             records: Its records from iteration `first` on, or the latest of them; they replace those of this task.
             first: See `records`.
@@ -322,7 +313,6 @@ class Training:
 
         Args:
             parameters: What policies have set, by name.
-            now_s: Reading of the clock of the budget.
         """
         seconds = parameters.get(DEADLINE, 0.0)
         return now_s + seconds if seconds > 0 and self.job.trainer.may_be_cut(self.begun) else None

@@ -90,13 +90,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class LocalContext:
-    """The `Context` of a party whose mailbox is in this process.
-
-    Attributes:
-        name: Of the party.
-        seed: Of its generator, or a generator.
-        mailboxes: Take its messages.
-    """
+    """The `Context` of a party whose mailbox is in this process."""
 
     name: str
     seed: Sequence[int] | int | np.random.Generator
@@ -123,14 +117,10 @@ class UniTask:
     checks the solver's reads against its own list, not the solver's.
 
     Args:
-        node: Of the task.
-        trainer: Makes the solver.
-        context: Of the solver.
         clock: Times it.
         schema: Of the data, by which the trainer names its metrics; None takes any metrics.
 
     Attributes:
-        held: Chunks in memory.
         reads: Rows processed per chunk in the last `solve`, counted where they were read.
     """
 

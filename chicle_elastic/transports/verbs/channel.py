@@ -46,11 +46,7 @@ class Channel:
         self.keys: dict[int, MemoryKey] = {}
 
     def connect(self, theirs: EndPoint) -> None:
-        """Be ready to read at the other end.
-
-        Raises:
-            QueuePairError: The other end cannot be reached.
-        """
+        """Be ready to read at the other end. Raises QueuePairError when the other end cannot be reached."""
         self._pair.post_alarm()
         self._pair.connect(theirs, peer=self._peer)
 

@@ -88,11 +88,7 @@ def _why_there_is_none() -> str:
 
 
 def open_context(name: str) -> Any:
-    """Open a device.
-
-    Raises:
-        RdmaUnavailableError: It is not there, or this process may not open it.
-    """
+    """Open a device. Raises RdmaUnavailableError when it is not there, or this process may not open it."""
     verbs = load()
     if name not in (names := device_names()):
         raise RdmaUnavailableError(f"there is no RDMA device {name!r}; there is {', '.join(names)}")

@@ -37,11 +37,7 @@ class MemoryKey:
 
     @classmethod
     def from_json(cls, content: Any, *, peer: str) -> "MemoryKey":
-        """The key in JSON values.
-
-        Raises:
-            ProtocolError: It is none.
-        """
+        """The key in JSON values. Raises ProtocolError when it is none."""
         figures = content if isinstance(content, list) else []
         limits = (1 << 32, 1 << 64, 1 << 64)
         are_right = [
@@ -96,11 +92,7 @@ class Mapped:
 
 
 def private_memory(device: Device, size_bytes: int) -> Mapped:
-    """New memory of a connection.
-
-    Raises:
-        QueuePairError: There is none that may be locked, and so no connection.
-    """
+    """New memory of a connection. Raises QueuePairError when there is none that may be locked, and so no connection."""
     try:
         return Mapped(device, size_bytes)
     except (CapacityError, RdmaUnavailableError) as error:
@@ -164,11 +156,7 @@ class RegisteredMemory:
         return number
 
     def key(self, number: int) -> MemoryKey:
-        """For a peer that wants to read an arena.
-
-        Raises:
-            ProtocolError: There is no such arena.
-        """
+        """For a peer that wants to read an arena. Raises ProtocolError when there is no such arena."""
         with self._lock:
             if not 0 <= number < len(self._arenas):
                 raise ProtocolError(

@@ -53,11 +53,7 @@ class EndPoint:
 
     @classmethod
     def from_json(cls, content: Any, *, peer: str) -> "EndPoint":
-        """The end point in JSON values.
-
-        Raises:
-            ProtocolError: It is none.
-        """
+        """The end point in JSON values. Raises ProtocolError when it is none."""
         fields = content if isinstance(content, dict) else {}
         limits = {"number": 1 << _PACKET_BITS, "packet": 1 << _PACKET_BITS, "lid": 1 << 16, "mtu": 6, "reads": 256}
         figures = {name: fields.get(name) for name in limits}

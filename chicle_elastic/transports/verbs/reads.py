@@ -102,11 +102,7 @@ class Reads:
         return job.error
 
     def completed(self, work: int) -> None:
-        """A READ has succeeded.
-
-        Raises:
-            ProtocolError: It is not the one that was posted first.
-        """
+        """A READ has succeeded. Raises ProtocolError when it is not the one that was posted first."""
         piece = self._under_way.popleft()
         if piece.work != work:
             raise ProtocolError(f"READ {work} ended before READ {piece.work}; the device does not keep their order")
