@@ -125,11 +125,9 @@ def environment_of_jobs(environ: Mapping[str, str] | None = None) -> dict[str, s
 
 
 def hide_stack_traces_of_torch() -> None:
-    """Let torch's C++ report errors only; call it before torch is imported, which reads the variable then.
-
-    It warns of each connection that is lost with a stack trace of forty frames, also where the loss is normal, as at
-    the end of a job. Agents and tasks report those that matter in a line of their own. A user's value holds.
-    """
+    """Let torch's C++ report errors only; call it before torch is imported, which reads the variable then. It warns of
+    each connection that is lost with a stack trace of forty frames, also where the loss is normal, as at the end of a
+    job. Agents and tasks report those that matter in a line of their own. A user's value holds."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
@@ -161,10 +159,8 @@ def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PR
 
 @functools.lru_cache(maxsize=4)
 def _cores_of_machine(proc: Path, pid: int) -> int:
-    """Cores of the machine, or fewer where a control group says so; read once per process, as scikit-learn does.
-
-    Every fit asks, and reading them takes as long as scikit-learn's checks of a small X.
-    """
+    """Cores of the machine, or fewer where a control group says so; read once per process, as scikit-learn does. Every
+    fit asks, and reading them takes as long as scikit-learn's checks of a small X."""
     cores, quota = os.cpu_count() or 1, cpu_quota(proc)
     return cores if quota is None else min(cores, math.ceil(quota))
 
@@ -181,11 +177,9 @@ THREAD_LIMITS = (
 
 
 def limited_environment(threads: int) -> dict[str, str]:
-    """This process's environment, with so many threads for a process that shares the machine with others.
-
-    By default each task's BLAS would take as many threads as there are cores, and they would wait for each other
-    spinning: four tasks on two cores took 3 to 35 times as long (measured). What the user has set holds.
-    """
+    """This process's environment, with so many threads for a process that shares the machine with others. By default
+    each task's BLAS would take as many threads as there are cores, and they would wait for each other spinning: four
+    tasks on two cores took 3 to 35 times as long (measured). What the user has set holds."""
     limits = dict.fromkeys(THREAD_LIMITS, str(threads))
     return {**limits, **os.environ}
 
@@ -223,10 +217,8 @@ def _can_write(folder: Path) -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether `folder` can be written by this user and, on POSIX, by no other user.
-
-    Cached machine code is executed: a folder that another user prepared under a guessable name must not be used.
-    """
+    """Whether `folder` can be written by this user and, on POSIX, by no other user. Cached machine code is executed: a
+    folder that another user prepared under a guessable name must not be used."""
     if not _can_write(folder):
         return False
     if sys.platform == "win32":  # the temporary folder itself belongs to the user there

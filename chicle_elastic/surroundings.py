@@ -17,21 +17,16 @@ FOLDER_IS_GONE = "the working directory is gone: change to a folder that exists 
 
 
 def hold_descriptors() -> None:
-    """Open /dev/null in the place of each standard descriptor that is closed.
-
-    The next socket would get that number otherwise. A child process then loses the socket, and text that a library
-    prints goes into it.
-    """
+    """Open /dev/null in the place of each standard descriptor that is closed. The next socket would get that number
+    otherwise. A child process then loses the socket, and text that a library prints goes into it."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 def prepare_command() -> None:
-    """Let the process of a command print whatever it has to: no closed stream and no encoding ends it.
-
-    Characters that stdout cannot encode are escaped, as those of stderr always are.
-    """
+    """Let the process of a command print whatever it has to: no closed stream and no encoding ends it. Characters that
+    stdout cannot encode are escaped, as those of stderr always are."""
     hold_descriptors()
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the whole process
@@ -64,11 +59,8 @@ def is_folder_gone() -> bool:
 
 
 def absolute(path: Path) -> Path:
-    """Make a path independent of the working directory.
-
-    Raises:
-        UsageError: The path is relative, and the working directory is gone.
-    """
+    """Make a path independent of the working directory. Raises UsageError when the path is relative, and the working
+    directory is gone."""
     try:
         return path.absolute()
     except FileNotFoundError as error:
@@ -76,21 +68,16 @@ def absolute(path: Path) -> Path:
 
 
 def require_folder(program: str) -> None:
-    """End the process of a command whose working directory is gone, with a line: torch would end it with none.
-
-    Raises:
-        SystemExit: The working directory is gone.
-    """
+    """End the process of a command whose working directory is gone, with a line: torch would end it with none. Raises
+    SystemExit when the working directory is gone."""
     if is_folder_gone():
         raise SystemExit(f"{program}: {FOLDER_IS_GONE}")
 
 
 @contextlib.contextmanager
 def in_some_folder() -> Iterator[None]:
-    """Within this, the working directory exists: "/" in place of one that is gone.
-
-    Libraries ask for it while they are imported, numba also when it compiles, and torch ends the process without one.
-    """
+    """Within this, the working directory exists: "/" in place of one that is gone. Libraries ask for it while they are
+    imported, numba also when it compiles, and torch ends the process without one."""
     if not is_folder_gone():
         yield
         return

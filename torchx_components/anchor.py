@@ -109,12 +109,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace, scheduler: str) -> int:
-    """Serve a run to its end; returns the exit code.
-
-    Raises:
-        ChicleError: The data cannot be used, the host has no such address, or the scheduler refuses the members.
-        OSError: The folder cannot be written.
-    """
+    """Serve a run to its end; returns the exit code. Raises ChicleError when the data cannot be used, the host has no
+    such address, or the scheduler refuses the members, OSError when the folder cannot be written."""
     least, most = parse_nodes(arguments.nodes)
     missing = [name for name in ("train", "out", "module") if getattr(arguments, name) is None]
     if missing:
@@ -156,11 +152,8 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
 
 
 def run_in_kubernetes(arguments: argparse.Namespace) -> int:
-    """The same in a pod; what members need to know is in their manifest.
-
-    Raises:
-        ChicleError: The pod has no service account or no secret, or Kubernetes refuses it.
-    """
+    """The same in a pod; what members need to know is in their manifest. Raises ChicleError when the pod has no service
+    account or no secret, or Kubernetes refuses it."""
     least, most = parse_nodes(arguments.nodes)
     server = Settings.from_environment().kubernetes
     if server is None or arguments.run_name is None or arguments.secret_file is None or arguments.host is None:
@@ -222,11 +215,8 @@ def _member_script(command: Sequence[str], arguments: argparse.Namespace) -> str
 
 
 def make_secret(path: Path, given: Path | None) -> JobSecret:
-    """The job secret, in a file of the run: a new one, or a copy of that of the user.
-
-    Raises:
-        ChicleError: The file of the user holds none, or others may read it.
-    """
+    """The job secret, in a file of the run: a new one, or a copy of that of the user. Raises ChicleError when the file
+    of the user holds none, or others may read it."""
     if given is not None:
         if not given.exists():
             raise UsageError(f"there is no --secret-file {given}; leave the option out for a new secret")
@@ -237,12 +227,8 @@ def make_secret(path: Path, given: Path | None) -> JobSecret:
 
 
 def prepare(train: str, run: Path, max_nodes: int) -> str:
-    """Path or URL of the chunk folder to train on; a data file is converted once, for all nodes.
-
-    Raises:
-        DataError: The file or the folder cannot be read.
-        UsageError: The file needs an option of `chicle convert`.
-    """
+    """Path or URL of the chunk folder to train on; a data file is converted once, for all nodes. Raises DataError when
+    the file or the folder cannot be read, UsageError when the file needs an option of `chicle convert`."""
     place = absolute_place(train)
     if is_url(place) or Path(place).is_dir():
         ChunkFolder(place)  # what is wrong shows here, and not on every node
@@ -260,11 +246,8 @@ def prepare(train: str, run: Path, max_nodes: int) -> str:
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
-    """Fewest and most nodes of "2:3" or "3", or TorchX's own "2:3x1" and "3x1".
-
-    Raises:
-        UsageError: It is none of these, or several processes per node.
-    """
+    """Fewest and most nodes of "2:3" or "3", or TorchX's own "2:3x1" and "3x1". Raises UsageError when it is none of
+    these, or several processes per node."""
     least, _, most = text.removesuffix("x1").partition(":")
     try:
         found = int(least), int(most or least)

@@ -27,13 +27,9 @@ def scale(job: Path, nodes: int) -> None:
 
 
 def drain(job: Path, node: str) -> None:
-    """Write down that a member shall hand over its chunks and leave.
-
-    Raises:
-        UsageError: It is no member, or there is no such job, or it is over.
-        StoreUnreachableError: The anchor is gone.
-        DataError: The state of the job is damaged.
-    """
+    """Write down that a member shall hand over its chunks and leave. Raises UsageError when it is no member, or there
+    is no such job, or it is over, StoreUnreachableError when the anchor is gone, DataError when the state of the job is
+    damaged."""
     board = _board_of(job)
     members = [member.name for member in state_of(job).members]
     if node not in members:

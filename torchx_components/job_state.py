@@ -64,11 +64,8 @@ class JobState:
 
     @classmethod
     def read(cls, job: Path) -> "JobState | None":
-        """The state of the job with this folder; None where no anchor has begun there.
-
-        Raises:
-            DataError: The file is damaged, or of another version.
-        """
+        """The state of the job with this folder; None where no anchor has begun there. Raises DataError when the file
+        is damaged, or of another version."""
         path = job / FILE_NAME
         try:
             fields = json.loads(path.read_text())

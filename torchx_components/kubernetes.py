@@ -110,12 +110,8 @@ class KubernetesNodes:
         self._thread = threading.Thread(target=self._work, name="kubernetes", daemon=True)
 
     def begin(self) -> None:
-        """Look at the Jobs of the members, and set how many there shall be.
-
-        Raises:
-            UsageError: They are not there, or the account may not patch them.
-            PeerLostError: The API server does not answer.
-        """
+        """Look at the Jobs of the members, and set how many there shall be. Raises UsageError when they are not there,
+        or the account may not patch them, PeerLostError when the API server does not answer."""
         self._turn()
         self._thread.start()
 
@@ -148,10 +144,8 @@ class KubernetesNodes:
             return said
 
     def close(self) -> None:
-        """Delete the Jobs of members that are not over, if the run is; their pods get SIGTERM.
-
-        An anchor that is moved to another machine leaves them alone: they train on, and find the next one.
-        """
+        """Delete the Jobs of members that are not over, if the run is; their pods get SIGTERM. An anchor that is moved
+        to another machine leaves them alone: they train on, and find the next one."""
         self._is_over = True
         self._woken.set()
         if self._thread.is_alive():

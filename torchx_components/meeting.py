@@ -42,12 +42,8 @@ class MeetingPlace:
 
     @classmethod
     def wait_for(cls, run: Path, timeout_s: float) -> "MeetingPlace":
-        """Read it, as soon as it is there.
-
-        Raises:
-            PeerLostError: It was not in time.
-            DataError: The file is damaged.
-        """
+        """Read it, as soon as it is there. Raises PeerLostError when it was not in time, DataError when the file is
+        damaged."""
         path = run / PLACE_NAME
         end_s = time.monotonic() + timeout_s
         while not path.exists():
@@ -63,11 +59,8 @@ class MeetingPlace:
             raise DataError(f"{path} is no meeting place ({error}); start the run again") from error
 
     def show_presence(self) -> socket.socket:
-        """Connect to the anchor; the connection lasts as long as this process, or until it is closed.
-
-        Raises:
-            PeerLostError: The anchor is gone.
-        """
+        """Connect to the anchor; the connection lasts as long as this process, or until it is closed. Raises
+        PeerLostError when the anchor is gone."""
         try:
             return socket.create_connection(parse_endpoint(self.presence), timeout=10.0)
         except OSError as error:

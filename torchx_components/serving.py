@@ -58,12 +58,8 @@ class Members(ResourceManager, Protocol):
         ...
 
     def begin(self) -> None:
-        """Ask for the first members.
-
-        Raises:
-            UsageError: The scheduler refuses them.
-            PeerLostError: There is no scheduler, or it does not answer.
-        """
+        """Ask for the first members. Raises UsageError when the scheduler refuses them, PeerLostError when there is no
+        scheduler, or it does not answer."""
         ...
 
     def notice(self, node: NodeId) -> None:

@@ -270,11 +270,9 @@ class SlurmNodes:
             self._throttles[newest] = throttle
 
     def _signal(self, members: Sequence[SlurmMember]) -> None:
-        """Give notice, to all of them at once.
-
-        Slurm 22.05 delivers the signal at once, and then scancel repeats it for seconds (for a number) or for half a
-        minute (for "ARRAY_INDEX", which the last task of an array needs), so that it is not waited for.
-        """
+        """Give notice, to all of them at once. Slurm 22.05 delivers the signal at once, and then scancel repeats it for
+        seconds (for a number) or for half a minute (for "ARRAY_INDEX", which the last task of an array needs), so that
+        it is not waited for."""
         for member in members:
             is_last = member.job == member.array
             command = ("scancel", "--batch", "--signal=USR1", member.task if is_last else member.job)

@@ -88,12 +88,8 @@ def submit(app: "specs.AppDef", scheduler: str, cfg: Mapping[str, Any], job: Pat
 
 
 def submission_of(job: Path) -> Submission:
-    """What the scheduler calls a job.
-
-    Raises:
-        UsageError: The folder is not that of a job that was submitted like this.
-        DataError: The file is damaged.
-    """
+    """What the scheduler calls a job. Raises UsageError when the folder is not that of a job that was submitted like
+    this, DataError when the file is damaged."""
     path = job / FILE_NAME
     try:
         found = json.loads(path.read_text())

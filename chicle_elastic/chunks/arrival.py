@@ -58,12 +58,9 @@ class ArrivingChunk:
             self._num_summed = self.header.immutable_bytes
 
     def __call__(self, num_bytes: int) -> None:
-        """The first `num_bytes` bytes are there; numbers only rise, and the last is the size of the chunk.
-
-        Raises:
-            ChunkCorruptError: They are not those of a chunk, or damaged.
-            ProtocolError: They are those of another chunk.
-        """
+        """The first `num_bytes` bytes are there; numbers only rise, and the last is the size of the chunk. Raises
+        ChunkCorruptError when they are not those of a chunk, or damaged, ProtocolError when they are those of another
+        chunk."""
         if self.header is None:
             if num_bytes < HEADER_BYTES:
                 return
@@ -82,14 +79,8 @@ class ArrivingChunk:
             require_crc(self._crc, self.state_header.state_crc, "the state", self._place())
 
     def finish_rows(self) -> int:
-        """All bytes of the immutable part are there and were right, and nothing else was asked for.
-
-        Returns:
-            How many these are.
-
-        Raises:
-            ChunkCorruptError: They are damaged, or bytes are missing.
-        """
+        """All bytes of the immutable part are there and were right, and nothing else was asked for. Returns how many
+        these are. Raises ChunkCorruptError when they are damaged, or bytes are missing."""
         header = self.header
         if header is None or self._num_summed < header.immutable_bytes:
             raise ChunkCorruptError(f"{self._place()}: truncated: {self._num_summed} bytes of its rows came")
@@ -97,14 +88,8 @@ class ArrivingChunk:
         return header.immutable_bytes
 
     def finish(self) -> StateVersion:
-        """All bytes are there and were right.
-
-        Returns:
-            The version of the state.
-
-        Raises:
-            ChunkCorruptError: Bytes are missing.
-        """
+        """All bytes are there and were right. Returns the version of the state. Raises ChunkCorruptError when bytes are
+        missing."""
         header, state_header = self.header, self.state_header
         size_bytes = header.encoded_bytes(state_header.spec) if header and state_header else len(self._content)
         if state_header is None or self._num_summed < size_bytes:

@@ -17,11 +17,9 @@ ALIGNMENT = 128
 
 
 def zeros(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of zeros, C-contiguous; a large one lies in large pages where the system has them.
-
-    A fit touches a few bytes of each sample, in random order and for the first time. In pages of 4 KiB the faults and
-    the searches for addresses took as long as a pass over the data.
-    """
+    """An array of zeros, C-contiguous; a large one lies in large pages where the system has them. A fit touches a few
+    bytes of each sample, in random order and for the first time. In pages of 4 KiB the faults and the searches for
+    addresses took as long as a pass over the data."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if sys.platform != "linux" or size < LEAST_LARGE_BYTES:
         return np.zeros(shape, dtype=dtype)
@@ -38,10 +36,8 @@ def zeros(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of zeros, C-contiguous, that shares no cache line with anything else.
-
-    So vectors of values seldom cross one, and threads that write next to each other do not take it from one another.
-    """
+    """An array of zeros, C-contiguous, that shares no cache line with anything else. So vectors of values seldom cross
+    one, and threads that write next to each other do not take it from one another."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     data = np.zeros(-(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT, dtype=np.uint8)
     start = -data.ctypes.data % ALIGNMENT

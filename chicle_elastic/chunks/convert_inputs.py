@@ -194,11 +194,8 @@ def open_inputs(
 
 
 def all_blocks(files: Sequence[Input], report: Report) -> Generator[tuple[int, Block], None, None]:
-    """(bytes read of all files so far, block) of every block; a file without samples is left out, with a note.
-
-    Raises:
-        NoSamplesError: No file has a sample.
-    """
+    """(bytes read of all files so far, block) of every block; a file without samples is left out, with a note. Raises
+    NoSamplesError when no file has a sample."""
     before_bytes = 0
     for file in files:
         num_files = len(report.files)

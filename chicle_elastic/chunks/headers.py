@@ -114,11 +114,8 @@ class Header:
 
     @classmethod
     def of(cls, chunk: Chunk) -> "Header":
-        """The header of a chunk, but for the CRC of its content.
-
-        Raises:
-            UsageError: The views do not belong together, or have dtypes that a chunk cannot hold.
-        """
+        """The header of a chunk, but for the CRC of its content. Raises UsageError when the views do not belong
+        together, or have dtypes that a chunk cannot hold."""
         rows, weights = chunk.rows, chunk.weights
         check_shapes(chunk)
         check_dtypes(chunk)

@@ -76,11 +76,8 @@ class Intake:
         return block
 
     def final_num_features(self, wanted: int | None) -> int:
-        """Columns of the whole data set; `wanted` is what the end of the data says, if it says anything.
-
-        Raises:
-            UsageError: Rows have more columns than that, or none.
-        """
+        """Columns of the whole data set; `wanted` is what the end of the data says, if it says anything. Raises
+        UsageError when rows have more columns than that, or none."""
         found = self._num_features or wanted or self._most_columns
         if wanted is not None and (wanted != found or wanted < self._most_columns):
             known = self._num_features or self._most_columns

@@ -334,14 +334,8 @@ def require_sound_content(content: Array, header: Header, crc: int, *, where: st
 
 
 def verify_state(buffer: Buffer, *, where: str) -> StateVersion:
-    """Check the state against the checksum of its last seal.
-
-    Returns:
-        Its version.
-
-    Raises:
-        ChunkCorruptError: The state is not the one that was sealed.
-    """
+    """Check the state against the checksum of its last seal. Returns its version. Raises ChunkCorruptError when the
+    state is not the one that was sealed."""
     content = bytes_of(buffer)
     header = read_header(content, where=where)
     state_header = read_state_header(content, header, where=where)

@@ -90,11 +90,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> "Manifest":
-        """Parse and check the text of the file.
-
-        Raises:
-            DataError: It is no manifest, or one of an unknown version, or its figures cannot be true.
-        """
+        """Parse and check the text of the file. Raises DataError when it is no manifest, or one of an unknown version,
+        or its figures cannot be true."""
         try:
             content = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:

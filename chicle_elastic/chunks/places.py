@@ -90,11 +90,8 @@ class UrlPath:
         return [self / name for name in names]
 
     def read_bytes(self, start: int | None = None, end: int | None = None) -> bytes:
-        """Content of the file, from byte `start` to byte `end`, by one request.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
+        """Content of the file, from byte `start` to byte `end`, by one request. Raises FileNotFoundError when there is
+        none."""
         return bytes(self._ask(lambda: self.file_system.cat_file(self.path, start=start, end=end), "cannot be read"))
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -163,12 +160,9 @@ def absolute_place(text: str) -> str:
 
 
 def place_of(text: str, *, purpose: str) -> Place:
-    """Return the place that a path or URL names, now and after a change of the working directory.
-
-    Raises:
-        MissingExtraError: A package for its scheme is not installed.
-        UsageError: There is no such scheme, or its package refuses the URL.
-    """
+    """Return the place that a path or URL names, now and after a change of the working directory. Raises
+    MissingExtraError when a package for its scheme is not installed, UsageError when there is no such scheme, or its
+    package refuses the URL."""
     found = URL.fullmatch(text)
     if found is None:
         return absolute(Path(text))
@@ -195,13 +189,9 @@ def is_of_one_process(text: str) -> bool:
 
 
 def require_writable(place: Place, *, who: str) -> None:
-    """Write a small file to a URL and remove it: what is wrong shows before hours of training, and not after.
-
-    A folder of this machine is not tried: a job may begin before the disk is there.
-
-    Raises:
-        UnreachablePlaceError: It does not answer, does not exist, or the node may not write there.
-    """
+    """Write a small file to a URL and remove it: what is wrong shows before hours of training, and not after. A folder
+    of this machine is not tried: a job may begin before the disk is there. Raises UnreachablePlaceError when it does
+    not answer, does not exist, or the node may not write there."""
     if isinstance(place, Path):
         return
     probe = place / f".chicle-may-write-{os.getpid()}-{os.urandom(4).hex()}"

@@ -21,10 +21,8 @@ VALUES_PER_BLOCK, MOST_ROWS = 1 << 20, 1 << 13
 
 
 class RowRange(NDArrayOperatorsMixin):
-    """Row ids `start`, `start` + 1, ..., that take memory only while a caller looks at them.
-
-    Stands for an ndarray of int64 of shape (stop - start,), and does whatever that would do.
-    """
+    """Row ids `start`, `start` + 1, ..., that take memory only while a caller looks at them. Stands for an ndarray of
+    int64 of shape (stop - start,), and does whatever that would do."""
 
     dtype = np.dtype(np.int64)
 
@@ -219,12 +217,8 @@ def plain_array(X: Array) -> Array:
 
 
 def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
-    """Data of a caller as rows that kernels can rely on, without a copy where that is possible.
-
-    Raises:
-        UsageError: Shape or dtype cannot be used.
-        DataError: A CSR matrix is malformed.
-    """
+    """Data of a caller as rows that kernels can rely on, without a copy where that is possible. Raises UsageError when
+    shape or dtype cannot be used, DataError when a CSR matrix is malformed."""
     rows: Rows
     is_canonical = False
     if isinstance(X, CsrRows):

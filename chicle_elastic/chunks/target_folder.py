@@ -43,11 +43,8 @@ class TargetFolder:
         self.temporary.mkdir()
 
     def commit(self) -> None:
-        """Give the temporary folder its name; what it holds is on disk before, and the name is after.
-
-        Raises:
-            UsageError: Something has appeared at the target that may not be replaced.
-        """
+        """Give the temporary folder its name; what it holds is on disk before, and the name is after. Raises UsageError
+        when something has appeared at the target that may not be replaced."""
         _flush_files(self.temporary)
         flush_folder(self.temporary)
         self._require_free()
@@ -119,11 +116,9 @@ def _why_no_chunk_folder(path: Path) -> str | None:
 
 
 def _flush_files(folder: Path) -> None:
-    """Bring the content of all files in a folder to disk.
-
-    The system is told of all files first, so that it writes many at once. Threads that flush side by side are no faster
-    by much, and Ctrl-C in `ThreadPoolExecutor.submit` can leave a lock behind for which the process waits forever.
-    """
+    """Bring the content of all files in a folder to disk. The system is told of all files first, so that it writes many
+    at once. Threads that flush side by side are no faster by much, and Ctrl-C in `ThreadPoolExecutor.submit` can leave
+    a lock behind for which the process waits forever."""
     paths = sorted(folder.iterdir())
     if hasattr(os, "posix_fadvise"):
         for path in paths:

@@ -25,11 +25,8 @@ ANSWER_S = 5.0
 
 
 def find_secret(secret_file: Path | None) -> JobSecret | None:
-    """The secret of that file, else of the environment (CHICLE_SECRET, CHICLE_SECRET_FILE); None for neither.
-
-    Raises:
-        UsageError: There is no secret in it.
-    """
+    """The secret of that file, else of the environment (CHICLE_SECRET, CHICLE_SECRET_FILE); None for neither. Raises
+    UsageError when there is no secret in it."""
     settings = Settings.from_environment()
     if secret_file is None and settings.secret is not None:
         return JobSecret.from_text(settings.secret, where="CHICLE_SECRET")
@@ -38,21 +35,14 @@ def find_secret(secret_file: Path | None) -> JobSecret | None:
 
 
 def connect(endpoint: str) -> KeyValueClient:
-    """A client of the rendezvous store at "host:port" or "host".
-
-    Raises:
-        StoreUnreachableError: It does not answer.
-        UsageError: The endpoint is malformed.
-    """
+    """A client of the rendezvous store at "host:port" or "host". Raises StoreUnreachableError when it does not answer,
+    UsageError when the endpoint is malformed."""
     return connect_store(endpoint, timeout_s=CONNECT_S)
 
 
 def nodes_by_job(store: KeyValueClient, endpoint: str) -> dict[str, list[str]]:
-    """The names of the nodes whose agents have come to this store, by the run id of their job; both sorted.
-
-    Raises:
-        StoreUnreachableError: It does not answer.
-    """
+    """The names of the nodes whose agents have come to this store, by the run id of their job; both sorted. Raises
+    StoreUnreachableError when it does not answer."""
     with store_errors(endpoint):
         keys = [key.split("/") for key in store.list_keys() if key.isprintable()]  # of any writer
     found: dict[str, list[str]] = {}
@@ -69,7 +59,6 @@ def greet(
 
     Args:
         address: Where the agent accepts links.
-        tls: For links by TLS; None for links without.
         ask: Kind of a question; its answer is returned. None: the greeting, which an agent sends unasked.
 
     Raises:

@@ -33,12 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay each file.
-
-    Raises:
-        UsageError: `until` is no entry of the recording, or there are several files.
-        ProtocolError: A file cannot be read, or effects differ.
-    """
+    """Replay each file. Raises UsageError when `until` is no entry of the recording, or there are several files,
+    ProtocolError when a file cannot be read, or effects differ."""
     if arguments.until is None:
         for path in arguments.files:
             _compare(path)

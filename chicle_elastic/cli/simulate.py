@@ -50,11 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate each scenario with each set of policies.
-
-    Raises:
-        UsageError: A scenario contradicts itself, a policy is none, or there are no data for real work.
-    """
+    """Simulate each scenario with each set of policies. Raises UsageError when a scenario contradicts itself, a policy
+    is none, or there are no data for real work."""
     from chicle_elastic.runtime.simulate.policy_sets import policies_of
     from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 

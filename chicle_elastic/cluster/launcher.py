@@ -75,13 +75,8 @@ def exit_code_of(run: Callable[[], int]) -> int:
 
 
 def serve_store(command: StoreCommand) -> None:
-    """Serve the rendezvous store until SIGINT or SIGTERM.
-
-    Prints one line, "rendezvous store at HOST:PORT", when it listens.
-
-    Raises:
-        UsageError: The address cannot be listened on, or the secret file cannot be used.
-    """
+    """Serve the rendezvous store until SIGINT or SIGTERM. Prints one line, "rendezvous store at HOST:PORT", when it
+    listens. Raises UsageError when the address cannot be listened on, or the secret file cannot be used."""
     if command.secret_file is None:
         open_secret(None, endpoint=command.endpoint)
     else:

@@ -48,7 +48,6 @@ class NodeOptions:
     """Chicle's options of a node, beyond those that torch hands to the agent.
 
     Attributes:
-        node: Name of this node, unique in the job.
         secret_file: File of the job secret; None for that of the environment. A path and not the secret: options are
             printed and logged.
         address: Which addresses and ports to listen on, and which address to tell the other nodes.

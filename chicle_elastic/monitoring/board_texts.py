@@ -20,11 +20,8 @@ class StepTexts:
         self._texts: tuple[str, ...] = ()
 
     def add(self, step: int, texts: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-        """Take texts.
-
-        Returns:
-            The step to write at, which is never before the latest one, and all texts of that step.
-        """
+        """Take texts. Returns the step to write at, which is never before the latest one, and all texts of that
+        step."""
         if step > self._step:
             self._step, self._texts = step, ()
         self._texts = (*self._texts, *texts)

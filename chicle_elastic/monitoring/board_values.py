@@ -190,11 +190,8 @@ def plain_parameters(params: Mapping[str, Any]) -> dict[str, HyperParameter]:
 
 
 def require_tensorboard() -> SimpleNamespace:
-    """The names of the package that are used here; imported now, so that the first writer costs nothing.
-
-    Raises:
-        MissingExtraError: The package tensorboard is not installed.
-    """
+    """The names of the package that are used here; imported now, so that the first writer costs nothing. Raises
+    MissingExtraError when the package tensorboard is not installed."""
     try:
         with in_some_folder():
             from tensorboard.compat.proto.event_pb2 import Event

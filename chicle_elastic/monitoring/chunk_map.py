@@ -30,15 +30,8 @@ MOST_NAMED = 4
 
 
 def draw_map(history: RecordTable, *, title: str = "") -> "Figure":
-    """Draw a history.
-
-    Returns:
-        A matplotlib figure that belongs to no window.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        UsageError: The history is empty.
-    """
+    """Draw a history. Returns a matplotlib figure that belongs to no window. Raises MissingExtraError when matplotlib
+    is not installed, UsageError when the history is empty."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

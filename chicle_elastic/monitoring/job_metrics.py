@@ -128,11 +128,8 @@ class JobMetrics:
 
 
 def metrics_of(message: Mapping[str, Any]) -> Metrics:
-    """The metrics in what `JobMetrics.status` returned.
-
-    Raises:
-        ProtocolError: They are malformed, or of another version of Chicle.
-    """
+    """The metrics in what `JobMetrics.status` returned. Raises ProtocolError when they are malformed, or of another
+    version of Chicle."""
     found: Metrics = codec.from_values(message.get("metrics"), Metrics)
     return found
 

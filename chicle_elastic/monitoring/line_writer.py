@@ -126,11 +126,8 @@ class LineWriter:
         return not (self._waiting or self._is_writing or self._num_dropped)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all lines are with the system, or the disk refuses them, but no longer than `timeout_s`.
-
-        Returns:
-            Whether all lines are with the system.
-        """
+        """Wait until all lines are with the system, or the disk refuses them, but no longer than `timeout_s`. Returns
+        whether all lines are with the system."""
         with self._change:
             self._change.wait_for(lambda: self._has_failed or self.is_idle, timeout_s)
             return self.is_idle

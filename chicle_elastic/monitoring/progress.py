@@ -113,10 +113,8 @@ class FitProgress:
                 self._width = 0
 
     def _share_of(self, record: IterationRecord) -> float:
-        """How far the fit is, from 0 to 1: by digits of the gap, or by iterations, whichever is farther.
-
-        Gaps shrink by factors, so the bar moves with their logarithm.
-        """
+        """How far the fit is, from 0 to 1: by digits of the gap, or by iterations, whichever is farther. Gaps shrink by
+        factors, so the bar moves with their logarithm."""
         share = record.iteration / self._max_iterations
         if self._max_epochs is not None:
             share = record.epochs / self._max_epochs

@@ -90,10 +90,8 @@ class RecordingFile:
         return self._writer.flush(timeout_s)
 
     def close(self) -> None:
-        """Write what waits and close the file; gives up on a disk that hangs. May be called again.
-
-        A file in which nothing was to be written is removed: no job had begun.
-        """
+        """Write what waits and close the file; gives up on a disk that hangs. May be called again. A file in which
+        nothing was to be written is removed: no job had begun."""
         self._writer.close()
         if not self._has_lines:
             with contextlib.suppress(OSError):

@@ -287,10 +287,8 @@ def _running_median(values: Column, width: int) -> Column:
 
 
 def _draw_figure(axes: "Axes", history: RecordTable, name: str, *, color: str | None = INK, label: str = "") -> None:
-    """A figure of the model where it is known; without a colour in the next one of the axes.
-
-    Of one that is estimated in most iterations and certified in some, the estimate is a line and the truth are rings.
-    """
+    """A figure of the model where it is known; without a colour in the next one of the axes. Of one that is estimated
+    in most iterations and certified in some, the estimate is a line and the truth are rings."""
     values = history.column(name)
     known = np.isfinite(values)
     is_log = bool(known.any() and (values[known] > 0).all())

@@ -10,10 +10,8 @@ NAMES = tuple(field.name for field in fields(Transition))
 
 
 class TransitionTable(tuple[Transition, ...]):
-    """A tuple of transitions, oldest first, that a notebook shows as a table.
-
-    `pandas.DataFrame(transitions.to_dict())` has a row for each.
-    """
+    """A tuple of transitions, oldest first, that a notebook shows as a table. `pandas.DataFrame(transitions.to_dict())`
+    has a row for each."""
 
     __slots__ = ()
 

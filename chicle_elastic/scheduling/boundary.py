@@ -59,10 +59,8 @@ class Purpose(IntEnum):
 
 
 class Boundary:
-    """Plans and orders moves over the ledger of one scheduler.
-
-    One class because what has to move is decided from the same tables in one go.
-    """
+    """Plans and orders moves over the ledger of one scheduler. One class because what has to move is decided from the
+    same tables in one go."""
 
     def __init__(
         self,
@@ -104,11 +102,8 @@ class Boundary:
             self._pending_transitions.migrations.clear()
 
     def move(self) -> bool:
-        """Order the next moves, if any.
-
-        Returns:
-            Whether something is in flight that the next iteration has to wait for.
-        """
+        """Order the next moves, if any. Returns whether something is in flight that the next iteration has to wait
+        for."""
         if self._is_moving():
             return bool(self._leases.in_flight) or not self._is_done()
         self._inventory.settle(round=self._members.round)

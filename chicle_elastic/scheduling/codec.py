@@ -137,11 +137,8 @@ def _holder(kind: Any) -> Any:
 
 @functools.cache
 def _form(annotation: Any, is_compact: bool = False) -> _Form:
-    """How values of this annotation are written and read, worked out once.
-
-    Raises:
-        TypeError: There is no place for it in messages.
-    """
+    """How values of this annotation are written and read, worked out once. Raises TypeError when there is no place for
+    it in messages."""
     kind = annotation
     while hasattr(kind, "__supertype__"):  # ChunkId is an int here, NodeId a str
         kind = kind.__supertype__

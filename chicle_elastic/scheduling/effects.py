@@ -78,10 +78,8 @@ class FreeChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachChunks:
-    """Tell the task of `node` which chunks were added and removed since it was told last.
-
-    A chunk in both went away and came back: its memory is another one now. Remove first, then add.
-    """
+    """Tell the task of `node` which chunks were added and removed since it was told last. A chunk in both went away and
+    came back: its memory is another one now. Remove first, then add."""
 
     node: NodeId
     added: tuple[ChunkId, ...]

@@ -111,10 +111,8 @@ class Ledger:
 
     @property
     def replayed(self) -> Mapping[ChunkId, int]:
-        """How often the state of a chunk was started afresh after it had been processed; others are left out.
-
-        Samples of these chunks may have been processed more often than others within an epoch.
-        """
+        """How often the state of a chunk was started afresh after it had been processed; others are left out. Samples
+        of these chunks may have been processed more often than others within an epoch."""
         return {chunk: entry.replays for chunk, entry in self._entries.items() if entry.replays}
 
     def info(self, chunk: ChunkId) -> ChunkInfo:
@@ -215,11 +213,8 @@ class Ledger:
                 self._set_phase(node, info.id, phase)
 
     def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> bool:
-        """A copy is worth nothing any more.
-
-        Returns:
-            Whether it is to be freed, in `round`; not where the node leaves anyway.
-        """
+        """A copy is worth nothing any more. Returns whether it is to be freed, in `round`; not where the node leaves
+        anyway."""
         if self.node_chunks[node].is_closing:
             self.drop(node, chunk)
             return False
@@ -241,10 +236,8 @@ class Ledger:
         self.must_rebuild = True
 
     def adopt_fresh(self, chunks: Sequence[ChunkId], node: NodeId, *, round: int) -> None:
-        """Make `node` the owner of missing chunks that it has loaded from their source, with fresh state.
-
-        A chunk that was processed before is replayed. Fresh state is newer than whatever was lost.
-        """
+        """Make `node` the owner of missing chunks that it has loaded from their source, with fresh state. A chunk that
+        was processed before is replayed. Fresh state is newer than whatever was lost."""
         version = _shared_version(round, self.merged)
         infos = []
         for chunk in chunks:
@@ -338,11 +331,8 @@ class Ledger:
     # Invariants.
 
     def check(self) -> None:
-        """Test every invariant of the ledger, in time proportional to its size.
-
-        Raises:
-            InvariantError: The first one that does not hold, by name.
-        """
+        """Test every invariant of the ledger, in time proportional to its size. Raises InvariantError when the first
+        one that does not hold, by name."""
         freeing: set[tuple[NodeId, ChunkId]] = set()
         owners: dict[ChunkId, NodeId] = {}
         for node, held in self.node_chunks.items():

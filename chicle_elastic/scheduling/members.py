@@ -144,11 +144,9 @@ class Members:
         self._changed(node)
 
     def ask(self) -> int:
-        """Go on to the next round of those that stay, and of keepers; `form` completes it.
-
-        Who comes first to the first round is a race, and must not decide who gets which chunks: equal seeds, nodes and
-        data give equal models. Shorter names first, so that n2 comes before n10.
-        """
+        """Go on to the next round of those that stay, and of keepers; `form` completes it. Who comes first to the first
+        round is a race, and must not decide who gets which chunks: equal seeds, nodes and data give equal models.
+        Shorter names first, so that n2 comes before n10."""
         if self.round == 0:
             self.present = dict(sorted(self.present.items(), key=lambda item: (len(item[0]), item[0])))
             self._changed()

@@ -77,10 +77,7 @@ class NodeChunks:
 
     def put_all(self, infos: Sequence[ChunkInfo], new: Phase) -> bool:
         """Put copies here, or from one phase, that is theirs in common, into another one; as `put` for each of them.
-
-        Returns:
-            Whether it was done; where it was not, they have to be put one by one.
-        """
+        Returns whether it was done; where it was not, they have to be put one by one."""
         chunks = [info.id for info in infos]
         olds = list(map(self.copies.get, chunks))
         if not olds or olds.count(olds[0]) < len(olds) or olds[0] in (Phase.OWNED, Phase.FREEING):

@@ -147,11 +147,9 @@ def plan_first(
 def plan_leave(
     chunks: Sequence[ChunkInfo], eligible: Sequence[NodeCapacity], joiners: Collection[NodeId], rng: np.random.Generator
 ) -> Placement:
-    """Place the chunks of nodes that leave: at joiners as long as they are below their share, then round robin.
-
-    The round robin begins with the nodes that hold least, and does not undo what policies did: it counts what it deals,
-    and not what a node has.
-    """
+    """Place the chunks of nodes that leave: at joiners as long as they are below their share, then round robin. The
+    round robin begins with the nodes that hold least, and does not undo what policies did: it counts what it deals, and
+    not what a node has."""
 
     num_rows = sum(info.num_rows for info in chunks)
     order = rng.permutation(len(chunks))
@@ -354,10 +352,8 @@ class _Tightest:
 def _dealt_freely(
     chunks: Sequence[ChunkInfo], order: Indices, eligible: Sequence[NodeCapacity], more_rows: int
 ) -> Dealt | None:
-    """What `_BelowShare` deals where no node lacks room, or has a copy of a chunk already; None where one does.
-
-    A job of a million chunks begins so, and all agents are busy meanwhile.
-    """
+    """What `_BelowShare` deals where no node lacks room, or has a copy of a chunk already; None where one does. A job
+    of a million chunks begins so, and all agents are busy meanwhile."""
     size = len(eligible)
     if not size or any(candidate.ahead for candidate in eligible):
         return None

@@ -194,11 +194,8 @@ class TextSink:
         self._write(header_text(scheduler, length=length, state=state).decode())
 
     def add(self, scheduler: Scheduler, line: Line) -> None:
-        """Of `RecordingSink`.
-
-        Raises:
-            ValueError: A number in it is not finite, or a value is of another type than the event has.
-        """
+        """Of `RecordingSink`. Raises ValueError when a number in it is not finite, or a value is of another type than
+        the event has."""
         self._write(line_text(line, is_checked=True).decode())
 
 

@@ -488,10 +488,8 @@ class Scheduler:
         self._round_ms = 0.0
 
     def _release_leavers(self) -> None:
-        """Let go of nodes under notice on which nothing depends any more.
-
-        A copy may come from a node that owns nothing: it was lost when the copy began, and has joined again.
-        """
+        """Let go of nodes under notice on which nothing depends any more. A copy may come from a node that owns
+        nothing: it was lost when the copy began, and has joined again."""
         leaving = self._members.leaving
         keepers = self._members.keepers if leaving else ()
         for node in leaving:

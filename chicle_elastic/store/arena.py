@@ -161,10 +161,8 @@ class Arena:
         """Close the descriptor and give the memory back. May be called again.
 
         Views that are still held stay valid: the memory is unmapped with the last of them. (Unmapping under a view
-        would be a crash, and raising here would turn one forgotten array into a failed shutdown.)
-
-        Returns:
-            Whether the memory is unmapped already; False means that a caller still holds a view.
+        would be a crash, and raising here would turn one forgotten array into a failed shutdown.) Returns whether the
+        memory is unmapped already; False means that a caller still holds a view.
         """
         self._close_fd()
         self._bytes = None
@@ -192,11 +190,8 @@ def arena_bytes(num_slots: int, slot_bytes: int) -> int:
 
 
 def check_sizes(num_slots: int, slot_bytes: int) -> None:
-    """Refuse sizes that cannot be.
-
-    Raises:
-        UsageError: There is no slot, or slots are not positive multiples of 64 bytes.
-    """
+    """Refuse sizes that cannot be. Raises UsageError when there is no slot, or slots are not positive multiples of 64
+    bytes."""
     if num_slots < 1:
         raise UsageError(f"an arena of {num_slots} slots cannot be; give it at least 1")
     if slot_bytes < 1 or slot_bytes % SLOT_ALIGNMENT:

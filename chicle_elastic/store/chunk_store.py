@@ -165,11 +165,8 @@ class ChunkStore:
         return self.commit_verified(chunk_id, header.encoded_bytes(state_header.spec), state_header.version)
 
     def commit_verified(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> SlotAddress:
-        """`commit` for bytes that were verified while they arrived (`chunks.arrival`): they are not read again.
-
-        Raises:
-            UsageError: The chunk is not reserved.
-        """
+        """`commit` for bytes that were verified while they arrived (`chunks.arrival`): they are not read again. Raises
+        UsageError when the chunk is not reserved."""
         with self._lock:
             return self._book.commit(chunk_id, size_bytes, version).address
 
@@ -245,11 +242,8 @@ class ChunkStore:
             self._book.free(chunk_id)
 
     def close(self) -> bool:
-        """Give all memory back. May be called again.
-
-        Returns:
-            Whether all of it is unmapped already; False means that views of chunks are still held (see `Arena.close`).
-        """
+        """Give all memory back. May be called again. Returns whether all of it is unmapped already; False means that
+        views of chunks are still held (see `Arena.close`)."""
         with self._lock:
             self._is_closed = True
             are_unmapped = [arena.close() for arena in self._arenas]

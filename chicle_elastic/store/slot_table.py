@@ -89,11 +89,8 @@ class SlotTable:
         return self._entries[chunk_id]
 
     def committed(self, chunk_id: ChunkId) -> tuple[SlotEntry, StateVersion]:
-        """The line of a committed chunk, and its version.
-
-        Raises:
-            UsageError: There is none, or the chunk is only reserved.
-        """
+        """The line of a committed chunk, and its version. Raises UsageError when there is none, or the chunk is only
+        reserved."""
         entry = self.entry(chunk_id)
         if entry.version is None:
             raise UsageError(f"chunk {chunk_id} is only reserved in {entry.address}; commit it first")

@@ -79,11 +79,8 @@ def is_all_hosts(host: str) -> bool:
 
 
 def parse_listen(address: str) -> tuple[str, PortRange]:
-    """Host and ports of "tcp://host:port" or "tcp://host:first-last"; the range of port 0 is that of any port.
-
-    Raises:
-        UsageError: It is no such address.
-    """
+    """Host and ports of "tcp://host:port" or "tcp://host:first-last"; the range of port 0 is that of any port. Raises
+    UsageError when it is no such address."""
     match = RANGE.fullmatch(address)
     if match is None:
         host, port = parse_tcp(address)
@@ -152,13 +149,9 @@ def bound_tcp(listener: socket.socket) -> str:
 
 
 def connect_tcp(address: str, *, timeout_s: float | None) -> socket.socket:
-    """A connection, without delay for small frames, that notices a host which has vanished.
-
-    Raises:
-        UsageError: The address is none.
-        ConnectionRefusedByHostError: The host answers that no process listens there.
-        PeerLostError: No process answers there.
-    """
+    """A connection, without delay for small frames, that notices a host which has vanished. Raises UsageError when the
+    address is none, ConnectionRefusedByHostError when the host answers that no process listens there, PeerLostError
+    when no process answers there."""
     host, port = parse_tcp(address)
     try:
         sock = socket.create_connection((host, port), timeout=timeout_s)
@@ -190,11 +183,8 @@ def new_unix(purpose: str) -> str:
 
 
 def unix_name(address: str) -> str:
-    """What "unix:@name" is for the kernel: a name that lies in no folder, with a zero byte in front.
-
-    Raises:
-        UsageError: It is no such address.
-    """
+    """What "unix:@name" is for the kernel: a name that lies in no folder, with a zero byte in front. Raises UsageError
+    when it is no such address."""
     name = address.removeprefix("unix:@")
     if name == address or not NAME.fullmatch(name):
         raise UsageError(
@@ -205,13 +195,8 @@ def unix_name(address: str) -> str:
 
 
 def listen_unix(address: str) -> socket.socket:
-    """A listening Unix socket, which vanishes with the process.
-
-    Its name is one for all users of this host (of this network namespace): who connects has to prove who it is.
-
-    Raises:
-        UsageError: It cannot be listened on.
-    """
+    """A listening Unix socket, which vanishes with the process. Its name is one for all users of this host (of this
+    network namespace): who connects has to prove who it is. Raises UsageError when it cannot be listened on."""
     name = unix_name(address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -226,12 +211,8 @@ def listen_unix(address: str) -> socket.socket:
 
 
 def connect_unix(address: str, *, timeout_s: float | None) -> socket.socket:
-    """A connection to a Unix socket.
-
-    Raises:
-        UsageError: The address is none.
-        PeerLostError: No process answers there.
-    """
+    """A connection to a Unix socket. Raises UsageError when the address is none, PeerLostError when no process answers
+    there."""
     name = unix_name(address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

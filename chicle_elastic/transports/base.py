@@ -93,11 +93,8 @@ class Pull:
     check: Check | None = None
 
     def require_fit(self) -> None:
-        """Refuse a buffer that does not go with its region.
-
-        Raises:
-            UsageError: It is read-only, or of another length.
-        """
+        """Refuse a buffer that does not go with its region. Raises UsageError when it is read-only, or of another
+        length."""
         if self.into.readonly or self.into.itemsize != 1 or self.into.nbytes != self.region.size_bytes:
             raise UsageError(
                 f"a region of {self.region.size_bytes} bytes cannot be fetched into a "

@@ -49,11 +49,8 @@ class Deadline:
 
 
 def send_all(sock: socket.socket, parts: list[memoryview], deadline: Deadline, *, peer: str) -> None:
-    """Send byte views one after the other, gathered by the kernel.
-
-    Raises:
-        PeerLostError: The peer closed the connection, or takes nothing any more.
-    """
+    """Send byte views one after the other, gathered by the kernel. Raises PeerLostError when the peer closed the
+    connection, or takes nothing any more."""
     parts = [part for part in parts if len(part)]
     try:
         while parts:
@@ -136,11 +133,8 @@ def receive_header(
 
 
 def receive_payload(sock: socket.socket, num_bytes: int, deadline: Deadline, *, peer: str) -> bytearray:
-    """The payload of a frame whose header said how long it is; the header was judged, so this much may be taken.
-
-    Raises:
-        PeerLostError: The peer is gone or silent.
-    """
+    """The payload of a frame whose header said how long it is; the header was judged, so this much may be taken. Raises
+    PeerLostError when the peer is gone or silent."""
     payload = bytearray(num_bytes)
     receive_exactly(sock, memoryview(payload), deadline, peer=peer)
     return payload

@@ -69,16 +69,9 @@ def prove_as_caller(
 def prove_as_listener(
     sock: socket.socket, secret: JobSecret, deadline: Deadline, *, purpose: str, name: str, peer: str
 ) -> str:
-    """Let the caller prove the secret, then prove it too. On failure the caller is told why.
-
-    Returns:
-        The name of the caller.
-
-    Raises:
-        SecretError: The caller did not prove the secret.
-        ProtocolError: It broke the protocol, or speaks another version.
-        PeerLostError: It is gone or silent.
-    """
+    """Let the caller prove the secret, then prove it too. On failure the caller is told why. Returns the name of the
+    caller. Raises SecretError when the caller did not prove the secret, ProtocolError when it broke the protocol, or
+    speaks another version, PeerLostError when it is gone or silent."""
     try:
         theirs, their_name = _receive_hello(sock, deadline, purpose=purpose, peer=peer)
         ours = _hello(purpose, name)

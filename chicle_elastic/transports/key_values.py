@@ -51,10 +51,8 @@ class Put(msgspec.Struct, tag=True, array_like=True):
 
 
 class Swap(msgspec.Struct, tag=True, array_like=True):
-    """Write a value in place of the expected one; an empty one is expected of an absent key.
-
-    Returns what the key holds now, or what was expected where it holds nothing.
-    """
+    """Write a value in place of the expected one; an empty one is expected of an absent key. Returns what the key holds
+    now, or what was expected where it holds nothing."""
 
     key: str
     expected: bytes

@@ -56,12 +56,8 @@ class Link:
         return bool(self._unsent)
 
     def send(self, message: Any) -> None:
-        """Send JSON values. Never waits.
-
-        Raises:
-            ProtocolError: The message is not made of JSON values, or too long.
-            PeerLostError: The link is lost, or the peer has not read for so long that too much is waiting.
-        """
+        """Send JSON values. Never waits. Raises ProtocolError when the message is not made of JSON values, or too long,
+        PeerLostError when the link is lost, or the peer has not read for so long that too much is waiting."""
         self._send(wire.pack_json(Kind.MESSAGE, message))
 
     def send_frame(self, frame: bytes) -> None:
@@ -69,11 +65,8 @@ class Link:
         self._send(frame)
 
     def flush(self) -> None:
-        """Send what is waiting, as far as the kernel takes it. Never waits.
-
-        Raises:
-            PeerLostError: The link is lost.
-        """
+        """Send what is waiting, as far as the kernel takes it. Never waits. Raises PeerLostError when the link is
+        lost."""
         with self._lock:
             self._flush()
 
@@ -163,7 +156,6 @@ class LinkListener:
 
     Args:
         address: "tcp://host:port", port 0 for any free one.
-        tls: For links by TLS; None for links without.
 
     Attributes:
         address: Where it listens, with the port it has got; what to publish if the host in it is known to others.

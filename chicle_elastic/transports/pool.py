@@ -82,13 +82,9 @@ class ConnectionPool:
 
     @contextlib.contextmanager
     def connection(self, address: str, deadline: Deadline) -> Iterator[Connection]:
-        """A connection for one request; it is kept for the next one unless the request broke it.
-
-        Raises:
-            PeerLostError: No process answers, or the pool is closed.
-            SecretError: The two ends do not have the same secret.
-            ProtocolError: The other end is no agent of this version.
-        """
+        """A connection for one request; it is kept for the next one unless the request broke it. Raises PeerLostError
+        when no process answers, or the pool is closed, SecretError when the two ends do not have the same secret,
+        ProtocolError when the other end is no agent of this version."""
         connection = self._take_idle(address) or self._open(address, deadline)
         is_good = False
         try:

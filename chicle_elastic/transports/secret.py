@@ -63,23 +63,16 @@ class JobSecret:
 
     @classmethod
     def create(cls, path: Path) -> "JobSecret":
-        """Make a new secret and write it to a new file of mode 0600.
-
-        The file appears with all its content or not at all, so that two processes may try at the same time.
-
-        Raises:
-            UsageError: The file exists already, or cannot be written.
-        """
+        """Make a new secret and write it to a new file of mode 0600. The file appears with all its content or not at
+        all, so that two processes may try at the same time. Raises UsageError when the file exists already, or cannot
+        be written."""
         secret = cls.generate()
         secret.save(path)
         return secret
 
     def save(self, path: Path) -> None:
-        """Write the secret to a new file of mode 0600, whole or not at all.
-
-        Raises:
-            UsageError: The file exists already, or cannot be written.
-        """
+        """Write the secret to a new file of mode 0600, whole or not at all. Raises UsageError when the file exists
+        already, or cannot be written."""
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -153,10 +146,8 @@ class JobSecret:
         return cls.load(path)
 
     def proof(self, role: str, *transcript: bytes) -> bytes:
-        """What shows that `role` knows the secret, in the exchange with this transcript: 32 bytes.
-
-        The role is part of it, so that an answer cannot be sent back as one's own.
-        """
+        """What shows that `role` knows the secret, in the exchange with this transcript: 32 bytes. The role is part of
+        it, so that an answer cannot be sent back as one's own."""
         return self._mac(f"proof/{role}", *transcript)
 
     def check_proof(self, proof: bytes, role: str, *transcript: bytes) -> bool:

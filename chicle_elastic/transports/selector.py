@@ -90,10 +90,8 @@ class Route:
     fallback: "Route | None" = None
 
     def has_failed(self, error: Exception | None) -> bool:
-        """Whether this error is one of the route, and the fallback may still bring what was asked for.
-
-        A peer that has hung up or is silent is no such error: it has done so on all routes.
-        """
+        """Whether this error is one of the route, and the fallback may still bring what was asked for. A peer that has
+        hung up or is silent is no such error: it has done so on all routes."""
         return self.fallback is not None and isinstance(error, RdmaFailure | RefusedError)
 
 
@@ -164,11 +162,9 @@ class TransportSelector:
             on_error.pop_all()
 
     def register(self, memory: Memory) -> int:
-        """Let peers read this memory; returns the number of the arena: 0, 1, ... in the order of registration.
-
-        Register from one thread, so that every transport gives the same number. An arena that RDMA does not take
-        (locked memory has limits) is fetched by tcp; peers that ask for it by RDMA are told why.
-        """
+        """Let peers read this memory; returns the number of the arena: 0, 1, ... in the order of registration. Register
+        from one thread, so that every transport gives the same number. An arena that RDMA does not take (locked memory
+        has limits) is fetched by tcp; peers that ask for it by RDMA are told why."""
         (number,) = {transport.register(memory) for transport in self._socket_transports()}
         if self._verbs is not None:
             try:
@@ -278,11 +274,9 @@ def _verbs_transport(host: str, address: str, secret: JobSecret, *, name: str, r
 
 
 def host_id() -> str:
-    """Tells apart where names of Unix sockets mean different things.
-
-    It is the same for all processes of one network namespace of a kernel, from one start of the machine to the next:
-    containers share a kernel, and most often not their network.
-    """
+    """Tells apart where names of Unix sockets mean different things. It is the same for all processes of one network
+    namespace of a kernel, from one start of the machine to the next: containers share a kernel, and most often not
+    their network."""
     try:
         return f"{BOOT_ID.read_text(encoding='ascii').strip()}/{os.stat(NETWORK).st_ino}"
     except OSError:

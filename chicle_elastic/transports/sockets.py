@@ -64,11 +64,8 @@ class Transport:
         return self._listener.address
 
     def register(self, memory: Memory) -> int:
-        """Let peers read this memory, for as long as the transport lives.
-
-        Returns:
-            The number of the arena: 0, 1, ... in the order of registration.
-        """
+        """Let peers read this memory, for as long as the transport lives. Returns the number of the arena: 0, 1, ... in
+        the order of registration."""
         return self._registry.add(memory)
 
     def fetch(

@@ -84,11 +84,8 @@ class TlsSocket(ssl.SSLSocket):
         return bytes(found)
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """Send a first piece of the bytes; after BlockingIOError, call it again with the same bytes.
-
-        Raises:
-            BlockingIOError: The kernel takes nothing now, on a non-blocking socket.
-        """
+        """Send a first piece of the bytes; after BlockingIOError, call it again with the same bytes. Raises
+        BlockingIOError when the kernel takes nothing now, on a non-blocking socket."""
         with self._guard:
             try:
                 return super().send(memoryview(data)[:PIECE_BYTES], flags)
@@ -187,11 +184,8 @@ class TlsIdentity:
 
 
 def make_contexts(folder: Path) -> Contexts:
-    """Read certificate, key and CA; whether the CA has signed the certificate is not looked at.
-
-    Raises:
-        OSError: A file cannot be read or is none of its kind, or the key is that of another certificate.
-    """
+    """Read certificate, key and CA; whether the CA has signed the certificate is not looked at. Raises OSError when a
+    file cannot be read or is none of its kind, or the key is that of another certificate."""
     contexts = Contexts(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     for context in contexts:
         context.sslsocket_class = TlsSocket
@@ -205,12 +199,9 @@ def make_contexts(folder: Path) -> Contexts:
 
 
 def greet_as_caller(sock: TlsSocket, deadline: Deadline, *, peer: str) -> None:
-    """Shake hands with a listener, and wait for its word that it has accepted the certificate of this node.
-
-    Raises:
-        TlsError: One end does not accept the certificate of the other, or the peer speaks no TLS.
-        PeerLostError: It is gone or silent.
-    """
+    """Shake hands with a listener, and wait for its word that it has accepted the certificate of this node. Raises
+    TlsError when one end does not accept the certificate of the other, or the peer speaks no TLS, PeerLostError when it
+    is gone or silent."""
     try:
         deadline.apply(sock, peer=peer)
         sock.do_handshake()
@@ -244,12 +235,8 @@ def expect_caller(sock: socket.socket, deadline: Deadline, *, peer: str) -> None
 
 
 def greet_as_listener(sock: TlsSocket, deadline: Deadline, *, peer: str) -> None:
-    """Shake hands with a caller. On failure the caller is told why, by an alert of TLS.
-
-    Raises:
-        TlsError: One end does not accept the certificate of the other.
-        PeerLostError: It is gone or silent.
-    """
+    """Shake hands with a caller. On failure the caller is told why, by an alert of TLS. Raises TlsError when one end
+    does not accept the certificate of the other, PeerLostError when it is gone or silent."""
     try:
         deadline.apply(sock, peer=peer)
         sock.do_handshake()
@@ -260,11 +247,8 @@ def greet_as_listener(sock: TlsSocket, deadline: Deadline, *, peer: str) -> None
 
 
 def wrap(context: ssl.SSLContext, sock: socket.socket, *, is_listener: bool) -> TlsSocket:
-    """A socket for TLS in place of one that is connected, which is detached; nothing is sent yet.
-
-    Raises:
-        PeerLostError: The connection is broken.
-    """
+    """A socket for TLS in place of one that is connected, which is detached; nothing is sent yet. Raises PeerLostError
+    when the connection is broken."""
     try:
         wrapped = context.wrap_socket(sock, server_side=is_listener, do_handshake_on_connect=False)
     except OSError as error:

@@ -206,22 +206,16 @@ class FramedSocket:
         return self._frames.popleft() if self._frames else None
 
     def read(self) -> list[Frame]:
-        """Every frame that is here, without waiting.
-
-        Raises:
-            ProtocolError: What came is no frame within the limits.
-        """
+        """Every frame that is here, without waiting. Raises ProtocolError when what came is no frame within the
+        limits."""
         while not self._has_ended and self._is_readable(0.0):
             self._read_once()
         frames, self._frames = list(self._frames), deque()
         return frames
 
     def shut_down(self) -> None:
-        """End the conversation: both ends receive the end. From any thread; `close` comes later.
-
-        Raises:
-            OSError: The connection has ended already.
-        """
+        """End the conversation: both ends receive the end. From any thread; `close` comes later. Raises OSError when
+        the connection has ended already."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -319,11 +313,8 @@ def require_unix_sockets() -> None:
 
 
 def require_same_user(sock: socket.socket, what: str) -> None:
-    """Refuse to talk to a process of another user; the kernel says who it is (SO_PEERCRED).
-
-    Raises:
-        ProtocolError: The process at the other end belongs to another user.
-    """
+    """Refuse to talk to a process of another user; the kernel says who it is (SO_PEERCRED). Raises ProtocolError when
+    the process at the other end belongs to another user."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():

@@ -101,11 +101,8 @@ def pack_header(kind: Kind, num_bytes: int) -> bytes:
 
 
 def pack_json(kind: Kind, value: Any) -> bytes:
-    """A frame with a JSON value.
-
-    Raises:
-        ProtocolError: The value is not made of JSON values, or it is too long to be sent.
-    """
+    """A frame with a JSON value. Raises ProtocolError when the value is not made of JSON values, or it is too long to
+    be sent."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:

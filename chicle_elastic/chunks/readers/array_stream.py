@@ -23,11 +23,9 @@ MAX_ROW_BYTES = 256 << 20
 
 @contextlib.contextmanager
 def damage_refused(name: str) -> Iterator[None]:
-    """Turn what NumPy, zipfile and the decompressors raise on damaged bytes into a DataError about `name`.
-
-    They raise whatever comes up (SyntaxError from a header, KeyError, struct.error, ...), so nearly everything is
-    caught; only a library call belongs into the block. Errors of the system, such as a broken disk, pass.
-    """
+    """Turn what NumPy, zipfile and the decompressors raise on damaged bytes into a DataError about `name`. They raise
+    whatever comes up (SyntaxError from a header, KeyError, struct.error, ...), so nearly everything is caught; only a
+    library call belongs into the block. Errors of the system, such as a broken disk, pass."""
     try:
         yield
     except MemoryError:
@@ -116,21 +114,15 @@ class MappedRows:
 
 
 def open_npy(path: Path, handle: IO[bytes]) -> RowStream:
-    """The array of the .npy file `path`, opened as `handle`.
-
-    Raises:
-        DataError: The file is not an .npy file, or holds Python objects.
-    """
+    """The array of the .npy file `path`, opened as `handle`. Raises DataError when the file is not an .npy file, or
+    holds Python objects."""
     stored = StoredRows(handle, str(path))
     return MappedRows(path) if stored.is_fortran and len(stored.shape) > 1 else stored
 
 
 def open_member(handle: IO[bytes], name: str) -> RowStream:
-    """The array behind `handle`, a member of an .npz archive that messages call `name`.
-
-    Raises:
-        DataError: The member is not an array, holds Python objects, or is Fortran-ordered.
-    """
+    """The array behind `handle`, a member of an .npz archive that messages call `name`. Raises DataError when the
+    member is not an array, holds Python objects, or is Fortran-ordered."""
     stored = StoredRows(handle, name)
     if stored.is_fortran and len(stored.shape) > 1:
         raise DataError(

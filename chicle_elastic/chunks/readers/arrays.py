@@ -24,12 +24,8 @@ _MAX_FORMAT_BYTES = 4096
 
 
 def read_npy(path: Path, options: ReadOptions) -> Iterator[Block]:
-    """Read dense features from an .npy file and the targets from `options.targets`.
-
-    Raises:
-        UsageError: No file of targets is given.
-        DataError: A file is no array, or the shapes do not fit together.
-    """
+    """Read dense features from an .npy file and the targets from `options.targets`. Raises UsageError when no file of
+    targets is given, DataError when a file is no array, or the shapes do not fit together."""
     if options.targets is None:
         raise UsageError(f"{path}: an .npy file has features only; pass the file of the labels with --targets y.npy")
     with ExitStack() as stack:
@@ -38,11 +34,8 @@ def read_npy(path: Path, options: ReadOptions) -> Iterator[Block]:
 
 
 def read_npz(path: Path, options: ReadOptions) -> Iterator[Block]:
-    """Read dense or CSR features, targets and weights from an .npz archive.
-
-    Raises:
-        DataError: The archive is damaged or lacks an array, or the arrays do not fit together.
-    """
+    """Read dense or CSR features, targets and weights from an .npz archive. Raises DataError when the archive is
+    damaged or lacks an array, or the arrays do not fit together."""
     with ExitStack() as stack:
         archive = Archive(path, stack)
         side = _SideColumns.open(stack, options, archive=archive)

@@ -37,11 +37,8 @@ def checked_rows(block: Block, dtype: str) -> Rows:
 
 
 def checked_targets(block: Block) -> Array:
-    """The targets: float64, or `str` where they are text.
-
-    Raises:
-        DataError: A target is NaN or infinite, or an empty text.
-    """
+    """The targets: float64, or `str` where they are text. Raises DataError when a target is NaN or infinite, or an
+    empty text."""
     targets = block.targets
     if targets.dtype.kind == "U":
         _refuse_row(block, targets == "", targets, "the label", "is empty; fill it in, or drop the sample")

@@ -148,10 +148,8 @@ def parse_lines(lines: LineBlock, layout: Layout, path: Path) -> Samples:
 def _begin(
     blocks: Iterator[LineBlock], path: Path, delimiter: str, options: ReadOptions
 ) -> tuple[Layout, list[LineBlock]]:
-    """The layout of the file, and the blocks that were read for it from the first sample on.
-
-    Two lines with fields are needed: a header of many columns may fill a block by itself.
-    """
+    """The layout of the file, and the blocks that were read for it from the first sample on. Two lines with fields are
+    needed: a header of many columns may fill a block by itself."""
     rows: list[_Row] = []
     begun: list[LineBlock] = []
     for lines in blocks:

@@ -54,11 +54,8 @@ def is_cifar(path: Path) -> bool:
 
 def read_idx(path: Path, options: ReadOptions) -> Iterator[Block]:
     """Read images from an IDX file, and labels from `options.targets` or from the file beside it that belongs to it.
-
-    Raises:
-        UsageError: There is no file of labels.
-        DataError: A file is no IDX, or is cut short, or the two do not belong together.
-    """
+    Raises UsageError when there is no file of labels, DataError when a file is no IDX, or is cut short, or the two do
+    not belong together."""
     with ExitStack() as stack:
         images = IdxFile(path, stack)
         if len(images.shape) < 2:
@@ -84,11 +81,8 @@ def read_idx(path: Path, options: ReadOptions) -> Iterator[Block]:
 
 
 def read_cifar(path: Path, options: ReadOptions) -> Iterator[Block]:
-    """Read a file of CIFAR-10's binary version, such as data_batch_1.bin.
-
-    Raises:
-        DataError: It is cut short, or a label is none of CIFAR-10's.
-    """
+    """Read a file of CIFAR-10's binary version, such as data_batch_1.bin. Raises DataError when it is cut short, or a
+    label is none of CIFAR-10's."""
     per_block = max(1, options.block_bytes // CIFAR_RECORD_BYTES)
     start = 0
     with path.open("rb") as file:

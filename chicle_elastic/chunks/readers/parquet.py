@@ -29,13 +29,8 @@ _LEADING_ROWS = 1000
 
 
 def read_parquet(path: Path, options: ReadOptions) -> Iterator[Block]:
-    """Read a Parquet file.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-        UsageError: The columns asked for do not exist.
-        DataError: The file is damaged, a feature is not a number, or a value is missing.
-    """
+    """Read a Parquet file. Raises MissingExtraError when pyarrow is not installed, UsageError when the columns asked
+    for do not exist, DataError when the file is damaged, a feature is not a number, or a value is missing."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

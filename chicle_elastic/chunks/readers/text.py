@@ -47,13 +47,9 @@ class LineBlock:
 
 
 def line_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """Read `path` in blocks of about `block_bytes` of whole lines.
-
-    Raises:
-        DataError: The compressed data is damaged or cut short, a line is longer than `MAX_LINE_BYTES`, or the text is
-            UTF-16, or has line ends of CR alone.
-        OSError: The file cannot be opened or read.
-    """
+    """Read `path` in blocks of about `block_bytes` of whole lines. Raises DataError when the compressed data is damaged
+    or cut short, a line is longer than `MAX_LINE_BYTES`, or the text is UTF-16, or has line ends of CR alone, OSError
+    when the file cannot be opened or read."""
     with ExitStack() as stack:
         raw = stack.enter_context(path.open("rb"))
         stream = _decompressed(raw, path, stack)
@@ -113,11 +109,8 @@ def _decompressed(raw: BufferedReader, path: Path, stack: ExitStack) -> Buffered
 
 
 def _zip_member(raw: BufferedReader, path: Path, stack: ExitStack) -> IO[bytes]:
-    """The one file in a zip archive.
-
-    Raises:
-        DataError: There are several, or the archive is damaged or encrypted.
-    """
+    """The one file in a zip archive. Raises DataError when there are several, or the archive is damaged or
+    encrypted."""
     try:
         archive = stack.enter_context(zipfile.ZipFile(raw))
         names = zip_members(archive)

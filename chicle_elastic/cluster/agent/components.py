@@ -38,9 +38,6 @@ class NodeContext:
 
     Attributes:
         control: Address of the agent for its task.
-        address: Where this node listens, and how others reach it.
-        tls: For links by TLS; None for links without.
-        resources: The way to the resource manager; None where there is none.
     """
 
     control: str
@@ -95,9 +92,6 @@ def build_components(
     """Build the components of a node, which has not joined yet.
 
     Args:
-        recording: Takes the entries of the log and their effects; None where they are not recorded.
-        is_ready: Whether the node could join now.
-        require_open: Raises JobClosedError when the job has ended; called in a worker thread.
         tell_task: Sends (message, descriptor or None) to the task.
     """
     node = options.node
@@ -197,12 +191,8 @@ def build_components(
 
 def allocate_store(expected: control.Expect, loop: EventLoop, options: NodeOptions, context: NodeContext) -> ChunkStore:
     """Make the chunk store. A worker thread allocates its first memory while the task gets ready.
-
-    `ChunkManager.prepare` reports a failure of that allocation.
-
-    Raises:
-        CapacityError: There is no room for a single chunk.
-    """
+    `ChunkManager.prepare` reports a failure of that allocation. Raises CapacityError when there is no room for a single
+    chunk."""
     store = ChunkStore(
         slot_bytes=expected.slot_bytes,
         capacity_bytes=capacity_bytes(expected, options.memory_bytes),

@@ -94,14 +94,8 @@ class Host(Protocol):
 
 
 class EffectExecutor:
-    """See the top of the module. Everything is called in the loop.
-
-    One class because a method per effect is the interface, and all share what this node was told last.
-
-    Args:
-        loop: For worker threads.
-        resources: The way to the resource manager; None where there is none.
-    """
+    """See the top of the module. Everything is called in the loop. One class because a method per effect is the
+    interface, and all share what this node was told last."""
 
     def __init__(
         self,
@@ -287,10 +281,8 @@ class EffectExecutor:
             self._host.released()
 
     def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
-        """Have the task of this node write its part, unless state was lost or cut off since the last merge.
-
-        The checkpoint before is better then: it has all state.
-        """
+        """Have the task of this node write its part, unless state was lost or cut off since the last merge. The
+        checkpoint before is better then: it has all state."""
         log = self._log.snapshot()
         if self.node not in effect.nodes or log.loss_round is not None:
             return

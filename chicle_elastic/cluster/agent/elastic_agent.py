@@ -38,11 +38,8 @@ class ElasticAgent(SingleTaskAgent, NodeAgent):
         NodeAgent.__init__(self, self, entry=handler.entry, options=options, command=command)
 
     def supervise(self) -> RunResult:
-        """Run the node until it is finished, has left or has failed.
-
-        Raises:
-            ChicleError: The node cannot take part in the job.
-        """
+        """Run the node until it is finished, has left or has failed. Raises ChicleError when the node cannot take part
+        in the job."""
         ended: Any = self.run_node()
         return self.succeeded() if ended is None else self.failed(ended)
 

@@ -28,8 +28,6 @@ class GroupFormation:
     """See the top of the module.
 
     Args:
-        node: This node.
-        address: Where it listens, and how others reach it.
         patience_s: The quorum timeout, for the message.
         address_of: The address that another node advertises, for the message; None while it is unknown.
     """

@@ -107,11 +107,8 @@ class Membership:
     One class because links, terms and announcements decide together which incarnation this node is.
 
     Args:
-        loop: The event loop; everything runs in its thread.
         term_store: The terms in the rendezvous store.
         make_scheduler: Makes the scheduler of an incarnation; with the same settings at all agents.
-        is_ready: Whether the node could join now.
-        require_open: Raises JobClosedError when the job has ended; called in a worker thread.
     """
 
     def __init__(
@@ -290,10 +287,8 @@ class Membership:
         self._ask_store(lambda: self._terms.find(node), then)
 
     def _relink(self, incarnation: str) -> None:
-        """As long as this incarnation lasts, make the missing links to present nodes.
-
-        Such a link was cut; or other nodes joined while this one proposed to join, and one of them leads now.
-        """
+        """As long as this incarnation lasts, make the missing links to present nodes. Such a link was cut; or other
+        nodes joined while this one proposed to join, and one of them leads now."""
         if incarnation != self.log.incarnation or self.log.is_out:
             return
         for node in self.log.snapshot().present:
@@ -531,11 +526,8 @@ class Membership:
         *,
         retry_s: float = STORE_RETRY_S,
     ) -> None:
-        """Ask the store in a worker thread.
-
-        While it does not answer, a node with a log calls `unreachable`; any other question is asked again as long as
-        this incarnation lasts.
-        """
+        """Ask the store in a worker thread. While it does not answer, a node with a log calls `unreachable`; any other
+        question is asked again as long as this incarnation lasts."""
         incarnation = self.log.incarnation
 
         def ask_again() -> None:

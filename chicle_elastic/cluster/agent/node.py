@@ -70,13 +70,8 @@ class End:
 
 
 class Node:
-    """See the top of the module.
-
-    One class because the way of a node from start to end is one sequence; what can stand alone is in `components`.
-
-    Args:
-        recording: Takes the entries of the log and their effects; None where they are not recorded.
-    """
+    """See the top of the module. One class because the way of a node from start to end is one sequence; what can stand
+    alone is in `components`."""
 
     def __init__(
         self,

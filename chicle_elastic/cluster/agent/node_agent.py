@@ -68,9 +68,6 @@ class NodeAgent:
 
     Args:
         launcher: Starts tasks; the subclass itself.
-
-    Attributes:
-        resources: The way to the resource manager; None, unless a subclass has one.
     """
 
     def __init__(self, launcher: Launcher, *, entry: JobEntry, options: NodeOptions, command: Sequence[str]) -> None:
@@ -186,12 +183,8 @@ class NodeAgent:
         """Called at each rendezvous; for subclasses whose launcher has to know the round."""
 
     def require_open(self) -> None:
-        """Check that the job is not over.
-
-        Raises:
-            JobClosedError: The job is over.
-            StoreUnreachableError: The store does not answer.
-        """
+        """Check that the job is not over. Raises JobClosedError when the job is over, StoreUnreachableError when the
+        store does not answer."""
         self._entry.require_open()
 
     def _close_job(self, *, is_success: bool) -> None:

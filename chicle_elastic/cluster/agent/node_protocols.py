@@ -38,10 +38,6 @@ class Rendezvous(Protocol):
         ...
 
     def require_open(self) -> None:
-        """Check that the job is not over; in a worker thread.
-
-        Raises:
-            JobClosedError: The job is over.
-            StoreUnreachableError: The store does not answer.
-        """
+        """Check that the job is not over; in a worker thread. Raises JobClosedError when the job is over,
+        StoreUnreachableError when the store does not answer."""
         ...

@@ -24,7 +24,6 @@ class StoreKeeper:
     """See the top of the module. Everything is called in the loop, but `restore`.
 
     Args:
-        loop: For timers and worker threads.
         restore: Functions that store again what this process knows, in a worker thread; each leaves alone what is there
             and raises StoreUnreachableError.
         event_file: Records when the store goes and comes.

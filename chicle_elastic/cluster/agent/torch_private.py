@@ -77,10 +77,8 @@ def _incompatible(what: str) -> IncompatibleVersionError:
 
 
 class SingleTaskAgent(LocalElasticAgent):
-    """An elastic agent of torch with exactly one task, which outlives rounds.
-
-    Subclasses implement `supervise`. Everything torch does around it stays: log files, events, the exit code.
-    """
+    """An elastic agent of torch with exactly one task, which outlives rounds. Subclasses implement `supervise`.
+    Everything torch does around it stays: log files, events, the exit code."""
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         super().__init__(spec, *args, **kwargs)
@@ -129,10 +127,7 @@ class SingleTaskAgent(LocalElasticAgent):
 
     def spawn_task(self) -> int:
         """Start a process with torch's own launcher; a subclass that overrides this overrides the next two as well.
-
-        Returns:
-            Its process id.
-        """
+        Returns its process id."""
         pid = int(self._start_workers(self._worker_group)[0])
         self._chicle_task = self._pcontext
         return pid
@@ -150,11 +145,8 @@ class SingleTaskAgent(LocalElasticAgent):
             self._chicle_task = None
 
     def rendezvous(self) -> tuple[int, int]:
-        """One rendezvous with torch's own function, which calls `next_rendezvous` of the handler.
-
-        Returns:
-            Rank of this node, and number of nodes.
-        """
+        """One rendezvous with torch's own function, which calls `next_rendezvous` of the handler. Returns rank of this
+        node, and number of nodes."""
         group: Any = self._worker_group
         pid, state = group.workers[0].id, group.state
         self._rendezvous(group)  # puts new `Worker`s without a process into the group

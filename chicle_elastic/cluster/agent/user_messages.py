@@ -29,11 +29,8 @@ def forward(message: control.UserMessage, membership: Membership) -> None:
 
 
 def unpack(peer: Peer, message: dict[str, Any]) -> control.Deliver:
-    """A user message from another agent, for this node's task.
-
-    Raises:
-        ProtocolError: It is not a message of this kind.
-    """
+    """A user message from another agent, for this node's task. Raises ProtocolError when it is not a message of this
+    kind."""
     sender, to, payload = (message.get(name) for name in ("sender", "to", "payload"))
     if not (isinstance(sender, str) and isinstance(to, str) and isinstance(payload, str)):
         raise ProtocolError(f"{peer.life} sent a malformed user message: {str(message)[:80]!r}")

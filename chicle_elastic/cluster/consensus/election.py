@@ -93,10 +93,8 @@ class Election:
         return None
 
     def split(self, log: Log) -> Iterator[tuple[NodeId, int | None]]:
-        """Each node with the length of its log; None where that log is no prefix of `log`.
-
-        A log that ends before the first kept entry cannot be compared: it counts as empty; its agent gets a snapshot.
-        """
+        """Each node with the length of its log; None where that log is no prefix of `log`. A log that ends before the
+        first kept entry cannot be compared: it counts as empty; its agent gets a snapshot."""
         for node, at in self._standings.items():
             if at.length < log.start:
                 yield node, 0

@@ -93,11 +93,9 @@ class EventLog(Protocol):
         ...
 
     def append(self, event: Event) -> None:
-        """Something happened on this node: propose it.
-
-        It comes to the subscribers when it has its place, behind all that this node appended before; it is kept and
-        proposed again until then, also when the leader changes. It is lost only with this incarnation.
-        """
+        """Something happened on this node: propose it. It comes to the subscribers when it has its place, behind all
+        that this node appended before; it is kept and proposed again until then, also when the leader changes. It is
+        lost only with this incarnation."""
         ...
 
     def iteration_ended(self, ended: Ended, *, votes: int, goes_on: bool = False) -> None:

@@ -41,11 +41,9 @@ class Followers:
         return self._sent.get(node, 0) < len(self._log)
 
     def tell(self, node: NodeId, life: str, *, term: int) -> Append | Install:
-        """What a node lacks, which counts as sent from now on: entries, or a snapshot if they are many or not kept.
-
-        An incarnation that has joined may have effects to execute in the entries that it lacks, and needs the entries.
-        Nodes that lack the same are told by the same object, one after the other, so that it can be encoded once.
-        """
+        """What a node lacks, which counts as sent from now on: entries, or a snapshot if they are many or not kept. An
+        incarnation that has joined may have effects to execute in the entries that it lacks, and needs the entries.
+        Nodes that lack the same are told by the same object, one after the other, so that it can be encoded once."""
         base = self._sent.get(node, 0)
         self._sent[node] = len(self._log)
         is_long = len(self._log) - base > MOST_TOLD and self._log.lives.get(node) != life

@@ -67,7 +67,6 @@ class Log:
     """Entries, and the scheduler that has folded them.
 
     Args:
-        scheduler: Has handled nothing yet.
         kept: Minimum number of entries that are kept; at most twice as many.
 
     Attributes (to be read only):

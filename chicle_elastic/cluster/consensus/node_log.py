@@ -16,10 +16,6 @@ from chicle_elastic.scheduling.scheduler import Scheduler
 class NodeLog:
     """A log, and the part of one incarnation of one node in it.
 
-    Args:
-        scheduler: Has handled nothing yet.
-        kept: See `Log`.
-
     Attributes:
         outbox: What this incarnation has proposed.
         is_live: This incarnation has joined; the effects of earlier entries concerned other incarnations.
@@ -65,11 +61,8 @@ class NodeLog:
         return self.fold(entries[len(self.log) - base :])
 
     def install(self, state: Any) -> bool:
-        """Install a snapshot, if this incarnation has not joined yet; returns whether it could.
-
-        Raises:
-            ProtocolError: It is not a snapshot of this job and release.
-        """
+        """Install a snapshot, if this incarnation has not joined yet; returns whether it could. Raises ProtocolError
+        when it is not a snapshot of this job and release."""
         if self.is_live:
             return False
         self.log.install(state)

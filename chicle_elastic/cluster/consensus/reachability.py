@@ -72,10 +72,8 @@ class Reachability:
         return life in self.dead or life != successor
 
     def overrules(self, members: Iterable[str]) -> bool:
-        """Whether a majority is here, and the members of a term that began without this node cannot go on alone.
-
-        They have such a term where they reached the store, and the majority that went on without them did not.
-        """
+        """Whether a majority is here, and the members of a term that began without this node cannot go on alone. They
+        have such a term where they reached the store, and the majority that went on without them did not."""
         electorate = set(self._log.electorate.values())
         led = electorate.intersection(members)
         # They may have had proofs of deaths that this node lacks: only those that it hears, and they, are sure to live.

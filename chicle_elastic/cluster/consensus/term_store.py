@@ -73,11 +73,7 @@ class Beacon:
 
 
 class TermStore:
-    """The values of one job. Thread-safe: a lock serialises the operations on its connection to the store.
-
-    Args:
-        endpoint: Where the store is, for messages.
-    """
+    """The values of one job. Thread-safe: a lock serialises the operations on its connection to the store."""
 
     def __init__(self, store: CompareSet, *, endpoint: str, run_id: str, secret: JobSecret) -> None:
         self._store, self._endpoint, self._secret, self._run_id = store, endpoint, secret, run_id
@@ -88,12 +84,8 @@ class TermStore:
         self._published: tuple[NodeId, Contact] | None = None
 
     def look(self) -> Term:
-        """The newest term.
-
-        Raises:
-            ForgedStateError: The store holds a foreign value.
-            StoreUnreachableError: The store does not answer.
-        """
+        """The newest term. Raises ForgedStateError when the store holds a foreign value, StoreUnreachableError when the
+        store does not answer."""
         with self._lock:
             return self._judge(self._cell.read())
 
@@ -128,13 +120,7 @@ class TermStore:
 
     def heal(self, known: Term) -> bool:
         """Write the term that the leader knows to be the newest, if the store has none that new, or a foreign value.
-
-        Returns:
-            Whether it did.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        Returns whether it did. Raises StoreUnreachableError when the store does not answer."""
         with self._lock:
             seen = self._cell.read()
             try:
@@ -149,11 +135,8 @@ class TermStore:
             return True
 
     def beat(self, term: int, leader: str, agents: tuple[Contact, ...]) -> None:
-        """The leader lives: increment the counter of the beacon.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """The leader lives: increment the counter of the beacon. Raises StoreUnreachableError when the store does not
+        answer."""
         with self._lock:
             seen = self._beacon_cell.read()
             count = self._beacon(seen).count + 1
@@ -208,11 +191,8 @@ class TermStore:
             self._published = node, contact
 
     def mark_ended(self) -> None:
-        """The agent takes no part in the job any more, and accepts no links.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """The agent takes no part in the job any more, and accepts no links. Raises StoreUnreachableError when the
+        store does not answer."""
         with self._lock:
             published, self._published = self._published, None
             if published is None:
@@ -224,14 +204,8 @@ class TermStore:
                 cell.swap(seen, {"life": contact.life, "address": contact.address, "has_ended": True})
 
     def publish_again(self) -> bool:
-        """Let others find this agent after the store was restarted, too.
-
-        Returns:
-            Whether the store did not hold what this agent has published.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """Let others find this agent after the store was restarted, too. Returns whether the store did not hold what
+        this agent has published. Raises StoreUnreachableError when the store does not answer."""
         with self._lock:
             published = self._published
             if published is None:
@@ -245,11 +219,8 @@ class TermStore:
             return True
 
     def find(self, node: NodeId) -> Contact | None:
-        """How to reach the agent of a node; None when the store holds no signed contact of it.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """How to reach the agent of a node; None when the store holds no signed contact of it. Raises
+        StoreUnreachableError when the store does not answer."""
         with self._lock:
             value = self._contact_cell(node).read().value
         if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("life", "address")):

@@ -81,10 +81,8 @@ def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
 
 
 def how_ended(address: str) -> str:
-    """How a server that does not answer any more has ended, and what it printed last, as a part of a sentence.
-
-    Empty where this process has not started it.
-    """
+    """How a server that does not answer any more has ended, and what it printed last, as a part of a sentence. Empty
+    where this process has not started it."""
     server = _servers.get((os.getpid(), address))
     if server is None:
         return ""

@@ -201,10 +201,8 @@ class Driver:
                 self._sender = None
 
     def _hear_record(self, record: IterationRecord) -> None:
-        """Tell the caller of an iteration, in order: tasks report in batches, and a newcomer may be the first.
-
-        What is missing can be lost with the task that had it, so the caller waits for `GAP_S` at most.
-        """
+        """Tell the caller of an iteration, in order: tasks report in batches, and a newcomer may be the first. What is
+        missing can be lost with the task that had it, so the caller waits for `GAP_S` at most."""
         if record.iteration <= self._last_told:
             return
         now = time.monotonic()

@@ -30,7 +30,6 @@ class ForkedProcess:
     """A process.
 
     Attributes:
-        name: For people, e.g. "agent n0".
         output: Descriptor of the file that has what it printed.
         code: Its exit code, negative for a signal; None while it runs.
     """
@@ -69,10 +68,8 @@ class Forker:
         """Start a process.
 
         Args:
-            name: For people; 15 characters of it show in `ps`.
             body: What it does; returns its exit code.
             keep: Descriptors that it needs.
-            output: File for what it prints; None for one in memory.
         """
         fd = open_output(name, output)
         parent = os.getpid()

@@ -32,12 +32,8 @@ from chicle_elastic.surroundings import is_folder_gone
 
 
 def stage(job: Job, file: StagedFile) -> dict[str, Any]:
-    """Write data, trainer and policies of a job to `file`, and say the rest in JSON.
-
-    Raises:
-        UsageError: The trainer or a policy cannot be pickled.
-        CapacityError: There is no memory for the data.
-    """
+    """Write data, trainer and policies of a job to `file`, and say the rest in JSON. Raises UsageError when the trainer
+    or a policy cannot be pickled, CapacityError when there is no memory for the data."""
     began_s = time.monotonic()
     parts: dict[str, Any] = {"trainer": job.trainer}
     for number, policy in enumerate(job.policies or ()):

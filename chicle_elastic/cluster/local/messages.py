@@ -155,11 +155,8 @@ def listen(address: str) -> socket.socket | None:
 
 
 def connect(address: str) -> Connection | None:
-    """A connection to the process that listens at an abstract address; None when none does.
-
-    Raises:
-        ProtocolError: It is a process of another user.
-    """
+    """A connection to the process that listens at an abstract address; None when none does. Raises ProtocolError when
+    it is a process of another user."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.connect(_name(address))
@@ -184,11 +181,8 @@ def accept(listener: socket.socket) -> Connection | None:
 
 
 def fields_of(message: Received, **types: type | tuple[type, ...]) -> Mapping[str, Any]:
-    """The fields of a message, after a look at their types.
-
-    Raises:
-        ProtocolError: One is missing or of another type.
-    """
+    """The fields of a message, after a look at their types. Raises ProtocolError when one is missing or of another
+    type."""
     for name, kind in types.items():
         if not isinstance(message.fields.get(name), kind):
             value = message.fields.get(name)

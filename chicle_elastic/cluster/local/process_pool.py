@@ -59,10 +59,8 @@ class ProcessPool:
 
         Args:
             kind: Of `KINDS`.
-            name: For people; 15 characters of it show in `ps`.
             job: JSON values, for the kind's body; with "is_single_use" the process ends after it.
             fds: Descriptors for it.
-            output: File for what it prints; None for one in memory.
 
         Raises:
             OSError: No process, memory or descriptor to be had.

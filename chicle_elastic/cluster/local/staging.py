@@ -41,22 +41,16 @@ class StagedFile:
         self.num_bytes = 0
 
     def add(self, content: Array) -> int:
-        """Append bytes; returns where they begin, a multiple of 64.
-
-        Raises:
-            CapacityError: There is no memory left.
-        """
+        """Append bytes; returns where they begin, a multiple of 64. Raises CapacityError when there is no memory
+        left."""
         view = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
         start = self.reserve(len(view))
         self.write(start, view)
         return start
 
     def reserve(self, num_bytes: int) -> int:
-        """Set bytes aside, zeros until they are written; returns where they begin, a multiple of 64.
-
-        Raises:
-            CapacityError: The machine or a control group does not have so much memory left.
-        """
+        """Set bytes aside, zeros until they are written; returns where they begin, a multiple of 64. Raises
+        CapacityError when the machine or a control group does not have so much memory left."""
         headroom = memory_headroom()
         if headroom is not None and num_bytes > headroom.num_bytes:
             raise CapacityError(
@@ -109,11 +103,7 @@ class StagedFile:
 
 def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
     """Say in JSON where the chunks of a source are; those of a chunk folder stay where they are, others are written.
-
-    Raises:
-        CapacityError: There is no memory left.
-        UsageError: A chunk is larger than its source says.
-    """
+    Raises CapacityError when there is no memory left, UsageError when a chunk is larger than its source says."""
     if isinstance(source, ChunkFolder):
         headroom, size_bytes = memory_headroom(), sum(info.size_bytes for info in source.infos(NO_STATE))
         is_too_large = headroom is not None and size_bytes > headroom.num_bytes
@@ -170,11 +160,8 @@ def _in_threads(do: Callable[[ChunkInfo], None], infos: Iterable[ChunkInfo], num
 
 
 def open_source(described: Mapping[str, Any], memory: Array) -> ChunkSource:
-    """The source that `describe_source` has described, over the mapped file.
-
-    Raises:
-        DataError: The chunk folder is not there any more, or damaged.
-    """
+    """The source that `describe_source` has described, over the mapped file. Raises DataError when the chunk folder is
+    not there any more, or damaged."""
     if "folder" in described:
         folder = ChunkFolder(described["folder"])
         return (described.get("is_mapped") and folder.mapped()) or folder
@@ -195,11 +182,8 @@ def open_array(described: Mapping[str, Any], memory: Array) -> Array:
 
 
 def require_sealed(fd: int) -> None:
-    """Refuse a file that any process could still change, or that another user has made.
-
-    Raises:
-        UsageError: It is no memory file that `StagedFile.seal` has sealed.
-    """
+    """Refuse a file that any process could still change, or that another user has made. Raises UsageError when it is no
+    memory file that `StagedFile.seal` has sealed."""
     import fcntl  # not on Windows
 
     try:

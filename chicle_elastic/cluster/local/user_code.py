@@ -68,11 +68,8 @@ def _cannot_be_pickled(part: Any) -> bool:
 
 
 def load(content: bytes, num_parts: int) -> list[Any]:
-    """The parts again, in a task; only for bytes that the driver of this job has written.
-
-    Raises:
-        UsageError: One cannot be made here, for example because its module cannot be imported.
-    """
+    """The parts again, in a task; only for bytes that the driver of this job has written. Raises UsageError when one
+    cannot be made here, for example because its module cannot be imported."""
     unpickler = pickle.Unpickler(io.BytesIO(content))
     try:
         return [unpickler.load() for _ in range(num_parts)]
@@ -85,10 +82,8 @@ def load(content: bytes, num_parts: int) -> list[Any]:
 
 @contextmanager
 def _code_pickler(file: io.BytesIO) -> Iterator[Any]:
-    """A pickler of cloudpickle's that has the attribute `has_code`: something was pickled by value.
-
-    Modules that the driver has made or loaded by itself, and that no import finds, are taken by value, too.
-    """
+    """A pickler of cloudpickle's that has the attribute `has_code`: something was pickled by value. Modules that the
+    driver has made or loaded by itself, and that no import finds, are taken by value, too."""
     try:
         import cloudpickle
     except ImportError as error:

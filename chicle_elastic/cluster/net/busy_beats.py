@@ -20,7 +20,6 @@ class BusyBeats:
     """The thread. Made and closed in the loop.
 
     Args:
-        loop: Whose handlers may be long.
         links: The links that are up; called in the thread.
     """
 

@@ -79,11 +79,7 @@ class MetadataServer(Protocol):
 
 
 class AwsMetadata:
-    """Instance metadata service, version 2.
-
-    Args:
-        wall_clock: Seconds since 1970.
-    """
+    """Instance metadata service, version 2."""
 
     cloud, poll_s = "aws", AWS_POLL_S
 
@@ -158,11 +154,7 @@ class GcpMetadata:
 
 
 class AzureMetadata:
-    """Instance metadata service and scheduled events.
-
-    Args:
-        wall_clock: Seconds since 1970.
-    """
+    """Instance metadata service and scheduled events."""
 
     cloud, poll_s = "azure", AZURE_POLL_S
 
@@ -212,7 +204,6 @@ class NoticeWatch:
 
     Args:
         on_notice: Called with the notice, once, in the thread.
-        wall_clock: Seconds since 1970.
         url: Of the metadata server, instead of the one of the cloud.
         retry_s: Seconds until a server that did not answer is asked again.
     """

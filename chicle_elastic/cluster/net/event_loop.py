@@ -68,7 +68,6 @@ class EventLoop:
         tell_slow: Called in the loop when a handler has held it for long; see `watchdog`.
 
     Attributes:
-        clock: As given.
         busy_since_s: When the handler began that runs now; None between handlers. Any thread may read it.
     """
 

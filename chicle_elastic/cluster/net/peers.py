@@ -125,12 +125,8 @@ class PeerLinks:
     One class because each step in the life of a link looks at all the other links of this agent.
 
     Args:
-        loop: The event loop; everything runs in its thread.
-        node: Name of this node.
-        address: Where this node listens, and how other hosts reach it.
         users: Called when a peer comes up, sends a message, goes down or refuses this agent.
         status: What this agent tells who asks how the job stands, as JSON values.
-        tls: For links by TLS, at all agents alike; None for links without.
     """
 
     def __init__(
@@ -288,14 +284,9 @@ class PeerLinks:
             self._lose(peer, reason)
 
     def say_goodbye(self) -> bool:
-        """Tell all peers, once, that this agent leaves; the caller calls again until it returns true.
-
-        A peer reads every earlier message before it hangs up. If this agent hung up first, the kernel could throw away
-        what a peer has not read yet.
-
-        Returns:
-            Whether all peers have hung up.
-        """
+        """Tell all peers, once, that this agent leaves; the caller calls again until it returns true. A peer reads
+        every earlier message before it hangs up. If this agent hung up first, the kernel could throw away what a peer
+        has not read yet. Returns whether all peers have hung up."""
         for peer in list(self._peers.values()):
             if not peer.has_said_goodbye:
                 peer.has_said_goodbye = True

@@ -82,9 +82,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
     """One agent's side of the rendezvous.
 
     Args:
-        endpoint: Where the store is.
         max_nodes: Maximum of a free round.
-        address: Of this host, as others reach it; by default the one on the route to the store.
 
     Attributes:
         entry: To the job, for Chicle's agent.
@@ -161,11 +159,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self._is_called = True
 
     def leave(self) -> None:
-        """This node leaves; it waits for no other node, and they go on without it. Idempotent.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """This node leaves; it waits for no other node, and they go on without it. Idempotent. Raises
+        StoreUnreachableError when the store does not answer."""
         self._has_left = True
         if not self._is_called:  # of called rounds the store knows nothing
             self._state.change(lambda state: states.depart(state, self._me))
@@ -224,11 +219,9 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self.entry.set_closed(is_success=is_success)
 
     def num_nodes_waiting(self) -> int:
-        """Number of nodes that a new round would admit; torch's own agents poll this.
-
-        These are the waiting nodes, unless the job is full. It is 1 when other nodes have begun a new round already:
-        torch's agents then join it, instead of waiting for a collective to fail.
-        """
+        """Number of nodes that a new round would admit; torch's own agents poll this. These are the waiting nodes,
+        unless the job is full. It is 1 when other nodes have begun a new round already: torch's agents then join it,
+        instead of waiting for a collective to fail."""
         _, state = self._state.read()
         if state is None or state.is_closed:
             return 0
@@ -237,13 +230,9 @@ class ChicleRendezvousHandler(RendezvousHandler):
         return len(state.waiting) if len(state.members) - len(state.gone) < self.entry.max_nodes else 0
 
     def shutdown(self) -> bool:
-        """This agent ends. Under plain torchrun that closes the rendezvous, as torch's own does, unless it left.
-
-        In a job of Chicle one agent ends and the others go on, whatever the reason; `set_closed` ends the job.
-
-        Returns:
-            Whether the store could still be written.
-        """
+        """This agent ends. Under plain torchrun that closes the rendezvous, as torch's own does, unless it left. In a
+        job of Chicle one agent ends and the others go on, whatever the reason; `set_closed` ends the job. Returns
+        whether the store could still be written."""
         try:
             if self._is_called or self._has_left:
                 self.leave()
@@ -287,15 +276,9 @@ class ChicleRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
-    """The handler for the parameters that torchrun collected.
-
-    Of `--rdzv-conf`: join_timeout, last_call_timeout (seconds), secret_file, node.
-
-    Raises:
-        UsageError: There is no secret or no endpoint, or a value is not a number.
-        StoreUnreachableError: There is no store at the endpoint.
-        JobClosedError: The job is over.
-    """
+    """The handler for the parameters that torchrun collected. Of `--rdzv-conf`: join_timeout, last_call_timeout
+    (seconds), secret_file, node. Raises UsageError when there is no secret or no endpoint, or a value is not a number,
+    StoreUnreachableError when there is no store at the endpoint, JobClosedError when the job is over."""
     settings_here = Settings.from_environment()
     secret_file = parameters.get("secret_file") or (None if settings_here.secret else settings_here.secret_file)
     if secret_file is None and settings_here.secret is None:

@@ -47,11 +47,8 @@ class JobEntry:
         self._has_seen_open = False
 
     def restore(self) -> None:
-        """Store again whether the job is over, if the store was restarted.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """Store again whether the job is over, if the store was restarted. Raises StoreUnreachableError when the store
+        does not answer."""
         self.state.restore()
 
     def set_closed(self, *, is_success: bool = False) -> None:
@@ -59,12 +56,8 @@ class JobEntry:
         self.state.change(functools.partial(states.close, is_success=is_success))
 
     def require_open(self) -> None:
-        """Check that the job is not over.
-
-        Raises:
-            JobClosedError: The job is over.
-            StoreUnreachableError: The store does not answer.
-        """
+        """Check that the job is not over. Raises JobClosedError when the job is over, StoreUnreachableError when the
+        store does not answer."""
         _, state = self.state.read()
         if state is not None:
             self.check(state)

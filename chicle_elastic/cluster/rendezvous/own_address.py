@@ -43,11 +43,8 @@ class AddressOptions:
 
 
 def store_listens_on(store: CompareSet, *, endpoint: str) -> str | None:
-    """The address that the store says it listens on; None when it does not say.
-
-    Raises:
-        StoreUnreachableError: The store does not answer.
-    """
+    """The address that the store says it listens on; None when it does not say. Raises StoreUnreachableError when the
+    store does not answer."""
     with store_errors(endpoint):
         said = store.compare_set(LISTENS_KEY, ABSENT, ABSENT).decode("ascii", "replace")
     with contextlib.suppress(ValueError):
@@ -56,11 +53,8 @@ def store_listens_on(store: CompareSet, *, endpoint: str) -> str | None:
 
 
 def choose_address(options: AddressOptions, *, endpoint: str, listens: str | None) -> NodeAddress:
-    """The address of this node; see the top of the module.
-
-    Raises:
-        UsageError: An address or interface is not there, or other hosts could not reach what would be advertised.
-    """
+    """The address of this node; see the top of the module. Raises UsageError when an address or interface is not there,
+    or other hosts could not reach what would be advertised."""
     if options.interface is not None:
         advertise = bind = interface_address(options.interface, like=address_towards(endpoint))
     else:
@@ -83,11 +77,8 @@ def choose_address(options: AddressOptions, *, endpoint: str, listens: str | Non
 
 
 def interface_address(name: str, *, like: str = "0.0.0.0") -> str:
-    """The first address of a network interface, of the same kind as another address if it has one of that.
-
-    Raises:
-        UsageError: There is no such interface, or it has no address.
-    """
+    """The first address of a network interface, of the same kind as another address if it has one of that. Raises
+    UsageError when there is no such interface, or it has no address."""
     if name not in {interface for _, interface in socket.if_nameindex()}:
         names = ", ".join(interface for _, interface in socket.if_nameindex())
         raise UsageError(f"--interface {name}: this host has no such interface; it has {names}")

@@ -70,12 +70,7 @@ class Finished:
 
 
 class ResourceBoard:
-    """See the top of the module. Every method is one or two round trips, so an agent calls it in a worker.
-
-    Args:
-        endpoint: Where the store is, for messages.
-        secret: The job's.
-    """
+    """See the top of the module. Every method is one or two round trips, so an agent calls it in a worker."""
 
     def __init__(self, store: CompareSet, *, endpoint: str, secret: JobSecret) -> None:
         self._endpoint = endpoint

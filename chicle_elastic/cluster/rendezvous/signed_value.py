@@ -46,9 +46,7 @@ class SignedValue:
 
     Args:
         store: Connection to the store; every operation is one round trip and never waits for others.
-        endpoint: Where the store is, for messages.
         key: Key in the store; part of what is signed, so that a value cannot be moved to another key.
-        secret: The job's.
     """
 
     def __init__(self, store: CompareSet, *, endpoint: str, key: str, secret: JobSecret) -> None:

@@ -112,11 +112,9 @@ class RendezvousState:
 
 
 def come(state: RendezvousState, me: RoundMember, *, max_nodes: int) -> RendezvousState:
-    """`me` wants to be in the next round.
-
-    A member of the complete round begins the next one, which expects the other members and the waiting nodes; a node
-    that is no member joins a forming round, or waits until a member begins one.
-    """
+    """`me` wants to be in the next round. A member of the complete round begins the next one, which expects the other
+    members and the waiting nodes; a node that is no member joins a forming round, or waits until a member begins
+    one."""
     if state.is_complete and (state.round == 0 or (me in state.members and me.token not in state.gone)):
         stay = [member.node for member in state.members if member.token not in state.gone]
         expected = tuple(dict.fromkeys([*stay, *(member.node for member in state.waiting)]))
@@ -145,10 +143,7 @@ def complete(state: RendezvousState) -> RendezvousState:
 
 
 def depart(state: RendezvousState, me: RoundMember) -> RendezvousState:
-    """`me` leaves the rendezvous.
-
-    A complete round keeps its ranks and records the departed members.
-    """
+    """`me` leaves the rendezvous. A complete round keeps its ranks and records the departed members."""
     state = replace(state, waiting=tuple(member for member in state.waiting if member != me))
     if me not in state.members:
         return state

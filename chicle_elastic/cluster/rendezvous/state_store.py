@@ -38,11 +38,8 @@ class StateStore:
 
     def read(self) -> tuple[Reading, RendezvousState | None]:
         """The state, with the reading that `write` needs; the state is None while the store holds a foreign value.
-
-        Raises:
-            ForgedStateError: The store has held a foreign value for `HEAL_S`.
-            StoreUnreachableError: The store does not answer.
-        """
+        Raises ForgedStateError when the store has held a foreign value for `HEAL_S`, StoreUnreachableError when the
+        store does not answer."""
         with self._lock:
             reading = self._cell.read()
             state, problem = self._decode(reading)
@@ -88,11 +85,8 @@ class StateStore:
                 return
 
     def restore(self) -> None:
-        """Write the state that this agent knows into a store that was restarted and so has none.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
+        """Write the state that this agent knows into a store that was restarted and so has none. Raises
+        StoreUnreachableError when the store does not answer."""
         with self._lock:
             reading = self._cell.read()
             if reading.raw is None and self._known is not None:

@@ -43,11 +43,8 @@ BACKLOG = 1024
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of "host:port"; the port is torchrun's 29400 when it is left out.
-
-    Raises:
-        UsageError: It is no endpoint.
-    """
+    """Host and port of "host:port"; the port is torchrun's 29400 when it is left out. Raises UsageError when it is no
+    endpoint."""
     match = ENDPOINT.fullmatch(endpoint.strip())
     port = DEFAULT_PORT if match is None or match["port"] is None else int(match["port"])
     if match is None or port > MAX_PORT:
@@ -144,7 +141,6 @@ def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awa
     A connection does one operation at a time: a thread that waits for a key needs a connection of its own.
 
     Args:
-        endpoint: "host:port".
         timeout_s: How long the store may take to appear and to answer.
         is_awaited: Whether to wait for a process to listen there; otherwise one attempt is made, of two seconds.
 
@@ -182,10 +178,8 @@ def open_secret(secret_file: Path | None, *, endpoint: str) -> JobSecret:
 
     Without a file it is that of the environment, CHICLE_SECRET.
 
-    With the store elsewhere, a new secret could only be a wrong one.
-
-    Raises:
-        UsageError: The file does not exist and may not be made, or it cannot be used.
+    With the store elsewhere, a new secret could only be a wrong one. Raises UsageError when the file does not exist and
+    may not be made, or it cannot be used.
     """
     if secret_file is None:
         return JobSecret.from_text(Settings.from_environment().secret or "", where="CHICLE_SECRET")
@@ -195,13 +189,8 @@ def open_secret(secret_file: Path | None, *, endpoint: str) -> JobSecret:
 
 
 def address_towards(endpoint: str) -> str:
-    """Address of this host on the route to the store, which other hosts that reach the store can reach.
-
-    Sends nothing.
-
-    Raises:
-        UsageError: The endpoint is malformed, or its host has no address.
-    """
+    """Address of this host on the route to the store, which other hosts that reach the store can reach. Sends nothing.
+    Raises UsageError when the endpoint is malformed, or its host has no address."""
     host, port = parse_endpoint(endpoint)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -31,14 +31,7 @@ RETRY_LAST_S = 1.0
 
 
 class StoreConnection:
-    """See the top of the module. Thread-safe; operations take turns.
-
-    Args:
-        endpoint: "host:port".
-
-    Attributes:
-        endpoint: "host:port".
-    """
+    """See the top of the module. Thread-safe; operations take turns."""
 
     def __init__(self, endpoint: str, *, clock: Clock | None = None) -> None:
         self.endpoint = endpoint
@@ -58,11 +51,8 @@ class StoreConnection:
         return None if since_s is None else self._clock.now() - since_s
 
     def connect(self, *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Wait for the store to appear, and connect to it.
-
-        Raises:
-            StoreUnreachableError: No store answers there in time.
-        """
+        """Wait for the store to appear, and connect to it. Raises StoreUnreachableError when no store answers there in
+        time."""
         with self._lock:
             self._connected(connect_store(self.endpoint, timeout_s=timeout_s))
 

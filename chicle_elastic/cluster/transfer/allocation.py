@@ -13,12 +13,7 @@ from chicle_elastic.store.chunk_store import ChunkStore
 
 
 class AllocationQueue:
-    """Everything is called in the loop.
-
-    Args:
-        loop: For worker threads.
-        store: Where slots are needed.
-    """
+    """Everything is called in the loop."""
 
     def __init__(self, loop: EventLoop, store: ChunkStore) -> None:
         self._loop, self._store = loop, store

@@ -38,14 +38,9 @@ class ChunkManager:
     """See the top of the module. Everything is called in the loop.
 
     Args:
-        loop: For worker threads.
         sizes: Bytes of each chunk, header and state included.
         say: Takes answers to the scheduler's orders.
         tell_task: Sends a message to the task, a descriptor with it.
-        tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
-
-    Attributes:
-        store: As given.
     """
 
     def __init__(

@@ -32,9 +32,7 @@ class TransferSource:
     """Everything is called in the loop.
 
     Args:
-        loop: For worker threads.
         store: The chunks.
-        tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
     """
 
     def __init__(

@@ -61,11 +61,7 @@ class _Arriving:
 
 
 class TransferTarget:
-    """See the top of the module. Everything is called in the loop.
-
-    Args:
-        loop: For worker threads.
-    """
+    """See the top of the module. Everything is called in the loop."""
 
     def __init__(
         self,

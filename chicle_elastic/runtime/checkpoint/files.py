@@ -20,14 +20,8 @@ DAMAGED = "it is damaged"
 
 def write_file(path: Place, content: bytes | memoryview | Array) -> dict[str, Any]:
     """Write a file of these bytes, or of an array; it exists under its name and on the disk completely, or not at all.
-
-    Returns:
-        Its size and checksum, for the manifest.
-
-    Raises:
-        OSError: The disk does not take it.
-        UnreachablePlaceError: A URL does not take it.
-    """
+    Returns its size and checksum, for the manifest. Raises OSError when the disk does not take it,
+    UnreachablePlaceError when a URL does not take it."""
     if isinstance(path, UrlPath):
         return _upload(path, content)
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -111,11 +111,8 @@ class Checkpoint:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """What policies had set in its last iteration, by name.
-
-        Raises:
-            DataError: The file of the history is from another release.
-        """
+        """What policies had set in its last iteration, by name. Raises DataError when the file of the history is from
+        another release."""
         try:
             records = self.training["records"]
             figures = dict(records[-1]["figures"]) if records else {}
@@ -156,11 +153,8 @@ def attempt_name(iteration: int, time_s: float, mark: str = "") -> str:
 
 
 def attempts(folder: Place) -> list[Place]:
-    """Return all folders of checkpoints, complete or not, oldest first.
-
-    Raises:
-        DataError: The folder cannot be read.
-    """
+    """Return all folders of checkpoints, complete or not, oldest first. Raises DataError when the folder cannot be
+    read."""
     try:
         found = folders_in(folder)
     except OSError as error:
@@ -230,13 +224,8 @@ def newest(folder: Place, identity: JobIdentity, *, iteration: int | None = None
 
 
 def read(path: Place, identity: JobIdentity) -> Checkpoint:
-    """Read a checkpoint, and check all of it.
-
-    Raises:
-        DataError: It is damaged.
-        OSError: Its manifest cannot be read.
-        UsageError: It is of another job, or of a later format.
-    """
+    """Read a checkpoint, and check all of it. Raises DataError when it is damaged, OSError when its manifest cannot be
+    read, UsageError when it is of another job, or of a later format."""
     manifest = _read_manifest(path / MANIFEST)
     _require_model_version(path, manifest["job"], identity)
     if manifest["job"] != identity.to_json():
@@ -312,13 +301,8 @@ def _require_model_version(path: Place, job: Mapping[str, Any], identity: JobIde
 
 
 def _read_manifest(path: Place) -> dict[str, Any]:
-    """Read a manifest that `write_manifest` wrote, and check it.
-
-    Raises:
-        DataError: It is damaged.
-        OSError: It cannot be read.
-        UsageError: It is of a later format.
-    """
+    """Read a manifest that `write_manifest` wrote, and check it. Raises DataError when it is damaged, OSError when it
+    cannot be read, UsageError when it is of a later format."""
     content = parse_json(path, path.read_bytes())
     crc = content.pop("crc32", None) if isinstance(content, dict) else None
     if crc is None or crc != _crc_of(content):

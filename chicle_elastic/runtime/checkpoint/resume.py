@@ -50,12 +50,8 @@ class Resumption:
             self.parameters = {name: value for name, value in found.items() if name in tunables}
 
     def at(self, iteration: int) -> Checkpoint:
-        """The checkpoint of an iteration.
-
-        Raises:
-            DataError: It is not there, or damaged.
-            UsageError: It is of another job.
-        """
+        """The checkpoint of an iteration. Raises DataError when it is not there, or damaged, UsageError when it is of
+        another job."""
         with self._lock:
             if self._newest is None or self._newest.iteration != iteration:
                 found = None

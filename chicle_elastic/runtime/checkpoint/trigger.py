@@ -50,19 +50,13 @@ class CheckpointTrigger:
         self._paused = 0, ""
 
     def require_writable(self) -> None:
-        """Try whether this process can write to the URL of its checkpoints.
-
-        Raises:
-            UnreachablePlaceError: It cannot.
-        """
+        """Try whether this process can write to the URL of its checkpoints. Raises UnreachablePlaceError when it
+        cannot."""
         require_writable(self._folder, who=self._who)
 
     def require_unused(self) -> None:
         """The job begins: require an unused folder, where no checkpoint of another run can be mistaken for one of this.
-
-        Raises:
-            UsageError: The folder holds a checkpoint.
-        """
+        Raises UsageError when the folder holds a checkpoint."""
         whole = [path for path in checkpoint.attempts(self._folder) if checkpoint.is_complete(path)]
         if whole:
             raise UsageError(

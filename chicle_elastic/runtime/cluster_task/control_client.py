@@ -84,12 +84,8 @@ class ControlClient:
         return self._arenas[index]
 
     def decode(self, placement: control.Placement, *, where: str) -> tuple[Chunk, StateHeader]:
-        """Return a chunk in place in its slot, and the header of its state.
-
-        Raises:
-            ProtocolError: The agent has not sent the arena.
-            ChunkCorruptError: There is no such chunk.
-        """
+        """Return a chunk in place in its slot, and the header of its state. Raises ProtocolError when the agent has not
+        sent the arena, ChunkCorruptError when there is no such chunk."""
         assert self._loader is not None
         content = self.arena(placement.arena).view(placement.slot)
         ahead = self._precopied.pop((placement.arena, placement.slot), None)

@@ -187,11 +187,8 @@ class RoundContext:
         )
 
     def ask_callers(self, record: IterationRecord) -> bool:
-        """Call the callbacks of the job in every task; whether one of them, in any task, ends the job there.
-
-        Raises:
-            PeerLostError: A member was lost.
-        """
+        """Call the callbacks of the job in every task; whether one of them, in any task, ends the job there. Raises
+        PeerLostError when a member was lost."""
         is_ended = self._job.is_ended_by_caller(record, self._training.model)
         if self._has_caller:
             answers = np.array([float(is_ended)])
@@ -200,11 +197,8 @@ class RoundContext:
         return is_ended
 
     def collect_state(self) -> Array:
-        """State of all samples by global row id, in every task; zeros where chunks are missing.
-
-        Raises:
-            PeerLostError: A member was lost.
-        """
+        """State of all samples by global row id, in every task; zeros where chunks are missing. Raises PeerLostError
+        when a member was lost."""
         schema = self._job.source.schema
         state = self._job.trainer.state(schema).zeros(schema.num_rows)
         for chunk in self._task.held.values():

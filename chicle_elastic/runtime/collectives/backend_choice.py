@@ -81,10 +81,7 @@ class Backend:
 
 def device_of_updates(trainer: Trainer) -> Any:
     """The `torch.device` that solvers of this trainer can leave updates on, with its number; None for host memory.
-
-    Raises:
-        UsageError: This host has no such device.
-    """
+    Raises UsageError when this host has no such device."""
     if trainer.update_device == "cpu":
         return None
     import torch

@@ -144,11 +144,8 @@ class NcclAllReduce:
             torch.from_numpy(out).copy_(self._buffer)
 
     def try_out(self, *, is_over: Callable[[], bool]) -> bool:
-        """Whether a sum of ones is right; it makes all connections that later sums need.
-
-        Raises:
-            RuntimeError: A member was lost.
-        """
+        """Whether a sum of ones is right; it makes all connections that later sums need. Raises RuntimeError when a
+        member was lost."""
         size = self._group.size()
         self._buffer.fill_(1.0)
         return self._has_added_up(is_over) and bool((self._buffer == size).all())

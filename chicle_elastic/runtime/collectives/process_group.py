@@ -47,10 +47,8 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessGroup:
-    """The members of a round, seen from one of them. A group of one needs no connection.
-
-    One class because its threads share one state: a break has to find every connection that any of them has made.
-    """
+    """The members of a round, seen from one of them. A group of one needs no connection. One class because its threads
+    share one state: a break has to find every connection that any of them has made."""
 
     def __init__(self, *, round: int, rank: int, size: int) -> None:
         self.round = round

@@ -35,12 +35,9 @@ class ReduceBuffer:
 
 
 def iteration_buffer(num_parameters: int, num_metrics: int, num_members: int) -> ReduceBuffer:
-    """The sum of an iteration.
-
-    Parts: `update` (weight * delta), `weight`, `metrics`; `samples` processed, `seconds`, `chunks` and their `rows` of
-    each member, by rank; `votes` for a stop at this boundary; `elapsed` seconds since the start of the job when each
-    member had its part, by rank.
-    """
+    """The sum of an iteration. Parts: `update` (weight * delta), `weight`, `metrics`; `samples` processed, `seconds`,
+    `chunks` and their `rows` of each member, by rank; `votes` for a stop at this boundary; `elapsed` seconds since the
+    start of the job when each member had its part, by rank."""
     return ReduceBuffer(
         update=num_parameters,
         weight=1,
@@ -55,8 +52,6 @@ def iteration_buffer(num_parameters: int, num_metrics: int, num_members: int) ->
 
 
 def evaluation_buffer(num_parameters: int, num_metrics: int, num_members: int) -> ReduceBuffer:
-    """The sum of an evaluation.
-
-    Parts: `contribution` to a rebuilt model, `metrics`, the `rows` that they stand for, and `elapsed` as above.
-    """
+    """The sum of an evaluation. Parts: `contribution` to a rebuilt model, `metrics`, the `rows` that they stand for,
+    and `elapsed` as above."""
     return ReduceBuffer(contribution=num_parameters, metrics=num_metrics, rows=1, elapsed=num_members)

@@ -32,11 +32,8 @@ class SignedStore:
         self._store.set(full, self._secret.sign(full, content.hex()))
 
     def get_all(self, keys: Sequence[str], *, wait_s: float = 0.0) -> list[bytes] | None:
-        """Wait for values and verify them; None when one of them is not there in time.
-
-        Raises:
-            SecretError: A value was not signed with the secret of the round.
-        """
+        """Wait for values and verify them; None when one of them is not there in time. Raises SecretError when a value
+        was not signed with the secret of the round."""
         names = [f"{self._prefix}/{key}" for key in keys]
         values = self._store.get_all(names, wait_s=wait_s)
         if values is None:

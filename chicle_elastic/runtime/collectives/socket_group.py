@@ -223,10 +223,8 @@ class SocketGroup:
 
 
 def _for_all(ranks: Sequence[int], dial: Callable[[int], None]) -> None:
-    """Dial all of them in threads, as each takes three round trips; then raise the first error.
-
-    The threads are daemons: one that waits for a silent member does not keep a process that ends.
-    """
+    """Dial all of them in threads, as each takes three round trips; then raise the first error. The threads are
+    daemons: one that waits for a silent member does not keep a process that ends."""
     left, ended = iter(ranks), queue.SimpleQueue[Exception | None]()
 
     def work() -> None:

@@ -10,10 +10,8 @@ from chicle_elastic.transports.key_values import KeyValueClient
 
 
 def torch_store(store: KeyValueClient | SignedStore) -> Any:
-    """A `torch.distributed.Store` whose operations are those of `store`; of a signed one those that NCCL uses.
-
-    Keep the object for as long as torch uses it: in C++ lives no more than a pointer to it.
-    """
+    """A `torch.distributed.Store` whose operations are those of `store`; of a signed one those that NCCL uses. Keep the
+    object for as long as torch uses it: in C++ lives no more than a pointer to it."""
     return _store_class()(store)
 
 

@@ -109,11 +109,8 @@ class Channel:
         self._frames.post(encode(message), fds=() if fd is None else (fd,))
 
     def flush(self) -> None:
-        """Send what waits, as far as the other side reads. Never waits.
-
-        Raises:
-            ConnectionError: The other side is gone.
-        """
+        """Send what waits, as far as the other side reads. Never waits. Raises ConnectionError when the other side is
+        gone."""
         self._frames.flush()
 
     def receive(self) -> Message | None:
@@ -133,11 +130,8 @@ class Channel:
         return decode(frame.text, self._known)
 
     def read(self) -> list[Message]:
-        """Every message that is here, without waiting; for use when the descriptor is readable.
-
-        Raises:
-            ProtocolError: What came is no message.
-        """
+        """Every message that is here, without waiting; for use when the descriptor is readable. Raises ProtocolError
+        when what came is no message."""
         frames = self._frames.read()
         if not frames:
             self._require_whole_messages()
@@ -146,11 +140,8 @@ class Channel:
         return [decode(frame.text, self._known) for frame in frames]
 
     def take_fd(self) -> int:
-        """The descriptor that came with the message that was received last; it belongs to the caller.
-
-        Raises:
-            ProtocolError: None came.
-        """
+        """The descriptor that came with the message that was received last; it belongs to the caller. Raises
+        ProtocolError when none came."""
         if not self._fds:
             raise ProtocolError("a message came without the descriptor that belongs to it; both ends need one release")
         return self._fds.popleft()

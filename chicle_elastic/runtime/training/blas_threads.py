@@ -27,11 +27,9 @@ def blas_threads_of(trainer: Trainer) -> contextlib.AbstractContextManager[None]
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Give BLAS one thread meanwhile.
-
-    Most libraries have one number of threads per process. So the jobs of a process are counted: the last one to end
-    gives the threads back. A library that is built on OpenMP has a number per thread of the caller.
-    """
+    """Give BLAS one thread meanwhile. Most libraries have one number of threads per process. So the jobs of a process
+    are counted: the last one to end gives the threads back. A library that is built on OpenMP has a number per thread
+    of the caller."""
     global _num_jobs
     with _lock:
         own = [library.get_num_threads() for library in _libraries()]

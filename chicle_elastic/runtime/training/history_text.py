@@ -55,11 +55,8 @@ class HistoryText:
             ) from error
 
     def complete(self, records: Iterable[IterationRecord]) -> History:
-        """All records in order; those that are not among `records` are parsed from their text.
-
-        Raises:
-            ProtocolError: The text of another task is malformed.
-        """
+        """All records in order; those that are not among `records` are parsed from their text. Raises ProtocolError
+        when the text of another task is malformed."""
         known = {record.iteration: record for record in records}
         try:
             for iteration, line in self._lines.items():

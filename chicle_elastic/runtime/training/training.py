@@ -356,11 +356,8 @@ class Training:
 
 
 def _first_model(job: Job, context: Context) -> Array:
-    """The caller's, as a copy, or the trainer's.
-
-    Raises:
-        UsageError: The caller's has another length than the trainer's.
-    """
+    """The caller's, as a copy, or the trainer's. Raises UsageError when the caller's has another length than the
+    trainer's."""
     model = job.trainer.init(job.source.schema, context.rng)
     if job.initial_model is None:
         return model

@@ -37,11 +37,8 @@ class Mailboxes:
         self._boxes.pop(name, None)
 
     def post(self, sender: str, to: str, payload: Any) -> None:
-        """Deliver a message.
-
-        Raises:
-            UsageError: The payload is not made of JSON values, or there is no such party.
-        """
+        """Deliver a message. Raises UsageError when the payload is not made of JSON values, or there is no such
+        party."""
         require_json(payload)
         if to == EVERYONE:
             receivers = [name for name in list(self._boxes) if name != sender]
@@ -221,11 +218,8 @@ class UniTask:
         return kind.__name__ if kind.evaluate is Solver.evaluate else ""
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """This node's part of a rebuilt model, and local sums at a fixed model.
-
-        Raises:
-            ContractError: The solver returned metrics that the trainer does not name.
-        """
+        """This node's part of a rebuilt model, and local sums at a fixed model. Raises ContractError when the solver
+        returned metrics that the trainer does not name."""
         self._gate.open(self._gate.iteration)
         try:
             update = self._solver.evaluate(model, progress)

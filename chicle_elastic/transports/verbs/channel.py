@@ -55,12 +55,8 @@ class Channel:
         self._reads.add(pull, key)
 
     def bring(self, deadline: Deadline) -> Exception | None:
-        """Wait for the region that was asked for first; returns what is wrong with it.
-
-        Raises:
-            PeerLostError: The peer is gone or silent, or this end was told to stop.
-            ProtocolError: The peer does not let us read there.
-        """
+        """Wait for the region that was asked for first; returns what is wrong with it. Raises PeerLostError when the
+        peer is gone or silent, or this end was told to stop, ProtocolError when the peer does not let us read there."""
         return self._reads.bring(lambda: self._turn(deadline))
 
     def close(self) -> None:

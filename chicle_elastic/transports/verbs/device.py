@@ -212,14 +212,9 @@ class Device:
         self.context.close()
 
     def register(self, address: int, size_bytes: int, *, is_for_peers: bool) -> Any:
-        """Let the card reach memory of this process, which stays where it is until the registration is closed.
-
-        All of its pages are locked meanwhile, and the interpreter with them: register before anybody waits for a
-        heartbeat.
-
-        Raises:
-            CapacityError: This process may not lock that much.
-        """
+        """Let the card reach memory of this process, which stays where it is until the registration is closed. All of
+        its pages are locked meanwhile, and the interpreter with them: register before anybody waits for a heartbeat.
+        Raises CapacityError when this process may not lock that much."""
         verbs = load()
         access = verbs.IBV_ACCESS_LOCAL_WRITE | (verbs.IBV_ACCESS_REMOTE_READ if is_for_peers else 0)
         try:

@@ -40,11 +40,8 @@ class RdmaUnavailableError(ChicleError, RuntimeError):
 
 @functools.cache
 def load() -> Any:
-    """The classes and constants of pyverbs, as attributes of one object. A failure is not remembered.
-
-    Raises:
-        RdmaUnavailableError: pyverbs or a library that it needs is missing, or they do not fit.
-    """
+    """The classes and constants of pyverbs, as attributes of one object. A failure is not remembered. Raises
+    RdmaUnavailableError when pyverbs or a library that it needs is missing, or they do not fit."""
     found = SimpleNamespace()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level

@@ -131,11 +131,8 @@ class RegisteredMemory:
 
     def add(self, memory: Memory) -> int:
         """Register an arena; returns its number. One that cannot be registered has a number too: it is refused by it.
-
-        Raises:
-            CapacityError: This process may not lock that much.
-            RdmaUnavailableError: The device does not take it.
-        """
+        Raises CapacityError when this process may not lock that much, RdmaUnavailableError when the device does not
+        take it."""
         fd = os.open(f"/proc/self/fd/{memory.fileno()}", os.O_RDWR | os.O_CLOEXEC)
         mapped: Mapped | str
         failure: Exception | None = None

@@ -151,11 +151,8 @@ class QueuePair:
         return self._fd
 
     def connect(self, theirs: EndPoint, *, peer: str) -> None:
-        """Be ready to read at the other end, and to be read by it.
-
-        Raises:
-            QueuePairError: The other end cannot be reached by this device.
-        """
+        """Be ready to read at the other end, and to be read by it. Raises QueuePairError when the other end cannot be
+        reached by this device."""
         verbs, ours, port = self._verbs, self.end_point, self._device.port
         try:
             route = verbs.GlobalRoute(dgid=verbs.GID(theirs.gid), sgid_index=port.gid_index, hop_limit=HOP_LIMIT)
@@ -181,11 +178,8 @@ class QueuePair:
     def post_read(
         self, work: int, *, address: int, size_bytes: int, key: int, their_address: int, their_key: int
     ) -> None:
-        """Have bytes of the peer copied to `address`, which lies in memory registered under `key`.
-
-        Raises:
-            QueuePairError: The pair takes no more work.
-        """
+        """Have bytes of the peer copied to `address`, which lies in memory registered under `key`. Raises
+        QueuePairError when the pair takes no more work."""
         verbs = self._verbs
         part = verbs.SGE(address, size_bytes, key)
         request = verbs.SendWR(work, verbs.IBV_WR_RDMA_READ, 1, 0, [part], verbs.IBV_SEND_SIGNALED)
@@ -196,10 +190,8 @@ class QueuePair:
         """Post a receive that completes, without success, as soon as the queue pair has an error (`ALARM`).
 
         Without it, Soft-RoCE of Linux 6.1 on an overloaded host now and then calls the last READ successful of a queue
-        pair that it gives up, and no byte of that READ has arrived. The flushed receive comes together with it.
-
-        Raises:
-            QueuePairError: The pair takes no more work.
+        pair that it gives up, and no byte of that READ has arrived. The flushed receive comes together with it. Raises
+        QueuePairError when the pair takes no more work.
         """
         part = self._verbs.SGE(0, 0, 0)
         self._post(self._pair.post_recv, self._verbs.RecvWR(ALARM, 1, [part]), part)
