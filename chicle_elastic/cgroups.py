@@ -20,13 +20,9 @@ BYTES_PER_KIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """Memory that may still be taken, and who says so.
+    """Memory that may still be taken, and who says so."""
 
-    Attributes:
-        num_bytes: Bytes left, >= 0.
-    """
-
-    num_bytes: int
+    num_bytes: int  # bytes left, >= 0
     source: str
 
 

@@ -34,31 +34,20 @@ from chicle_elastic.surroundings import is_folder_gone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of this process that are no argument of any function.
+    """Settings of this process that are no argument of any function."""
 
-    Attributes:
-        cache_dir: Folder for what can be computed again, such as compiled kernels; None when the user has no home.
-        secret: The job secret in hex digits; None when CHICLE_SECRET is not set.
-        secret_file: File of the job secret of a cluster; None when CHICLE_SECRET_FILE is not set.
-        control: Address of the agent that started this process as a task; None where it is no task.
-        max_nodes: Largest number of nodes of the job, >= 1.
-        metadata_url: Metadata server of this machine; None for that of the cloud.
-        rdma: Name of the RDMA device to use; "off" for none; None for the one that fits.
-        scheduler: "slurm" in a job of Slurm, "kubernetes" in a pod; None elsewhere.
-        kubernetes: The API server in a pod, "https://HOST:PORT".
-        tells_waits: Whether a wait that looks like a hang is explained by a line.
-    """
-
+    # folder for what can be computed again, such as compiled kernels; None when the user has no home
     cache_dir: Path | None = None
+    # the job secret in hex digits; None when CHICLE_SECRET is not set
     secret: str | None = field(default=None, repr=False)
-    secret_file: Path | None = None
-    control: str | None = None
-    max_nodes: int = 1
-    metadata_url: str | None = None
-    rdma: str | None = None
-    scheduler: str | None = None
-    kubernetes: str | None = None
-    tells_waits: bool = True
+    secret_file: Path | None = None  # file of the job secret of a cluster; None when CHICLE_SECRET_FILE is not set
+    control: str | None = None  # address of the agent that started this process as a task; None where it is no task
+    max_nodes: int = 1  # largest number of nodes of the job, >= 1
+    metadata_url: str | None = None  # metadata server of this machine; None for that of the cloud
+    rdma: str | None = None  # name of the RDMA device to use; "off" for none; None for the one that fits
+    scheduler: str | None = None  # "slurm" in a job of Slurm, "kubernetes" in a pod; None elsewhere
+    kubernetes: str | None = None  # the API server in a pod, "https://HOST:PORT"
+    tells_waits: bool = True  # whether a wait that looks like a hang is explained by a line
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Settings":

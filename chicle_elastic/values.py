@@ -15,81 +15,53 @@ in an iteration (`Budget.deadline_s`); 0 for no deadline."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkInfo:
-    """What the scheduler knows of a chunk: never its bytes.
-
-    Attributes:
-        id: The chunk.
-        num_rows: Samples in it, >= 1.
-        size_bytes: Memory it takes on a node, state included; capacities are counted in these.
-    """
+    """What the scheduler knows of a chunk: never its bytes."""
 
     id: ChunkId
-    num_rows: int
-    size_bytes: int
+    num_rows: int  # samples in it, >= 1
+    size_bytes: int  # memory it takes on a node, state included; capacities are counted in these
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StateVersion:
-    """Orders copies of a chunk's state: a committed round beats an older one, then the last merged iteration.
+    """Orders copies of a chunk's state: a committed round beats an older one, then the last merged iteration."""
 
-    Attributes:
-        round: Membership round in which the copy was last committed.
-        iteration: Last *merged* iteration that the state contains; raised only after the merge.
-    """
-
-    round: int = 0
-    iteration: int = 0
+    round: int = 0  # membership round in which the copy was last committed
+    iteration: int = 0  # last *merged* iteration that the state contains; raised only after the merge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkAccount:
-    """What became of one chunk in a job, as the ledger has it.
-
-    Attributes:
-        chunk: The chunk.
-        rows: Samples in it.
-        owner: Node that owns it at the end; None while it is missing.
-        iterations: Merged iterations that processed it, by the node that did.
-        replays: How often its state was started afresh after it had been processed, because its owner was lost. Its
-            samples may have been processed more often than others within an epoch.
-    """
+    """What became of one chunk in a job, as the ledger has it."""
 
     chunk: ChunkId
-    rows: int
-    owner: NodeId | None
-    iterations: Mapping[NodeId, int]
+    rows: int  # samples in it
+    owner: NodeId | None  # node that owns it at the end; None while it is missing
+    iterations: Mapping[NodeId, int]  # merged iterations that processed it, by the node that did
+    # how often its state was started afresh after it had been processed, because its owner was lost. Its samples may
+    # have been processed more often than others within an epoch
     replays: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What one task says of its iteration (a part of `IterationFinished`).
+    """What one task says of its iteration (a part of `IterationFinished`)."""
 
-    Attributes:
-        samples: Samples it processed.
-        duration_s: Seconds it computed.
-    """
-
-    samples: int
-    duration_s: float
+    samples: int  # samples it processed
+    duration_s: float  # seconds it computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingState:
-    """What a runtime says of an iteration beside the reports of its tasks; the same in every task.
+    """What a runtime says of an iteration beside the reports of its tasks; the same in every task."""
 
-    Attributes:
-        figures: `Trainer.figures` of the iteration; those that are not finite are left out.
-        epochs: Passes over the data so far.
-        elapsed_s: Seconds since the job began, at the end of the iteration.
-        duration_s: Wall seconds from the end of the iteration before to the end of this one, so with the boundary.
-        parameters: `Trainer.tunables`, with the values that held in the iteration.
-    """
-
+    # `Trainer.figures` of the iteration; those that are not finite are left out
     figures: Mapping[str, float] = field(default_factory=dict)
-    epochs: float = 0.0
-    elapsed_s: float = 0.0
+    epochs: float = 0.0  # passes over the data so far
+    elapsed_s: float = 0.0  # seconds since the job began, at the end of the iteration
+    # wall seconds from the end of the iteration before to the end of this one, so with the boundary
     duration_s: float = 0.0
+    # `Trainer.tunables`, with the values that held in the iteration
     parameters: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -241,20 +213,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A decision on its way: the same object from where its policy was asked, through the log, into the scheduler.
+    """A decision on its way: the same object from where its policy was asked, through the log, into the scheduler."""
 
-    Attributes:
-        policy: Name of the policy.
-        round: Round whose observations it saw.
-        actions: Of the decision.
-        reason: In words, for the log.
-        iteration: Last iteration that it saw; no chunk may have moved since. None is not judged.
-        place: Of the policy among those of the job, from 0: where two want different things, the first one wins.
-    """
-
-    policy: str
-    round: int
-    actions: tuple[PolicyAction, ...]
-    reason: str
-    iteration: int | None = None
-    place: int = 0
+    policy: str  # name of the policy
+    round: int  # round whose observations it saw
+    actions: tuple[PolicyAction, ...]  # of the decision
+    reason: str  # in words, for the log
+    iteration: int | None = None  # last iteration that it saw; no chunk may have moved since. None is not judged
+    place: int = 0  # of the policy among those of the job, from 0: where two want different things, the first one wins

@@ -35,27 +35,16 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """How a job stands.
+    """How a job stands."""
 
-    Attributes:
-        phase: What it is at.
-        reason: Why it ended, in words; "" before.
-        run: Folder in which anchor and members meet; "" where there is none.
-        host: Of the anchor.
-        wanted: Members that are wanted; 0 while no process has asked for any.
-        members: Those that have a place now.
-        beat: Counted up with every write.
-        time_s: Of the write, in seconds since 1970 by the clock of `host`.
-    """
-
-    phase: Phase
-    reason: str = ""
-    run: str = ""
-    host: str = ""
-    wanted: int = 0
-    members: tuple[MemberState, ...] = ()
-    beat: int = 0
-    time_s: float = 0.0
+    phase: Phase  # what it is at
+    reason: str = ""  # why it ended, in words; "" before
+    run: str = ""  # folder in which anchor and members meet; "" where there is none
+    host: str = ""  # of the anchor
+    wanted: int = 0  # members that are wanted; 0 while no process has asked for any
+    members: tuple[MemberState, ...] = ()  # those that have a place now
+    beat: int = 0  # counted up with every write
+    time_s: float = 0.0  # of the write, in seconds since 1970 by the clock of `host`
 
     @property
     def is_over(self) -> bool:

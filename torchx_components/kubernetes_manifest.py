@@ -39,57 +39,35 @@ RUN_LABEL, ROLE_LABEL = "chicle.run", "chicle.role"
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesRun:
-    """What a user says of a run.
+    """What a user says of a run."""
 
-    Attributes:
-        name: Of the run; the objects are called after it.
-        image: With Chicle in it.
-        least: Fewest members; with fewer the training pauses.
-        most: Most members.
-        secret: The job secret, hex digits.
-        task: Module of the tasks, and its arguments but `--train`.
-        train: Chunk folder, as the pods see it.
-        namespace: Of all objects.
-        begin: Members to begin with; None for `most`.
-        grace_s: Seconds that a member has from a notice.
-        node_options: Further options of `python -m torchx_components.node`.
-        env: Environment of anchor and members.
-        cpu: Processors of a member, as Kubernetes writes them.
-        memory: Of a member; it is request and limit, since the chunks are in memory that counts for the container.
-        extended: Further resources of a member, such as {"nvidia.com/gpu": 1} or a device of an RDMA plug-in.
-        claims: Name of a PersistentVolumeClaim by the folder where the pods see it.
-        member_selector: Labels of machines for members, of both Jobs.
-        anchor_selector: Labels of machines for the anchor; it should not be on spot machines.
-        burst_tolerations: Taints that burst members bear, "KEY=VALUE:EFFECT" or "KEY:EFFECT".
-        priority_class: Of burst members.
-        queue: Kueue's queue of burst members; their Job is an elastic one then.
-        spreads: At most one member per machine, where there are enough machines.
-        log_dir: Folder of members for event files.
-    """
-
-    name: str
-    image: str
-    least: int
-    most: int
-    secret: str = field(repr=False)
-    task: Sequence[str]
-    train: str
-    namespace: str = "default"
-    begin: int | None = None
-    grace_s: float = 25.0
-    node_options: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    cpu: str = "2"
+    name: str  # of the run; the objects are called after it
+    image: str  # with Chicle in it
+    least: int  # fewest members; with fewer the training pauses
+    most: int  # most members
+    secret: str = field(repr=False)  # the job secret, hex digits
+    task: Sequence[str]  # module of the tasks, and its arguments but `--train`
+    train: str  # chunk folder, as the pods see it
+    namespace: str = "default"  # of all objects
+    begin: int | None = None  # members to begin with; None for `most`
+    grace_s: float = 25.0  # seconds that a member has from a notice
+    node_options: Sequence[str] = ()  # further options of `python -m torchx_components.node`
+    env: Mapping[str, str] = field(default_factory=dict)  # environment of anchor and members
+    cpu: str = "2"  # processors of a member, as Kubernetes writes them
+    # of a member; it is request and limit, since the chunks are in memory that counts for the container
     memory: str = "4Gi"
+    # further resources of a member, such as {"nvidia.com/gpu": 1} or a device of an RDMA plug-in
     extended: Mapping[str, int] = field(default_factory=dict)
+    # name of a PersistentVolumeClaim by the folder where the pods see it
     claims: Mapping[str, str] = field(default_factory=dict)
-    member_selector: Mapping[str, str] = field(default_factory=dict)
+    member_selector: Mapping[str, str] = field(default_factory=dict)  # labels of machines for members, of both Jobs
+    # labels of machines for the anchor; it should not be on spot machines
     anchor_selector: Mapping[str, str] = field(default_factory=dict)
-    burst_tolerations: Sequence[str] = ()
-    priority_class: str | None = None
-    queue: str | None = None
-    spreads: bool = True
-    log_dir: str = "/tmp/chicle"
+    burst_tolerations: Sequence[str] = ()  # taints that burst members bear, "KEY=VALUE:EFFECT" or "KEY:EFFECT"
+    priority_class: str | None = None  # of burst members
+    queue: str | None = None  # kueue's queue of burst members; their Job is an elastic one then
+    spreads: bool = True  # at most one member per machine, where there are enough machines
+    log_dir: str = "/tmp/chicle"  # folder of members for event files
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):

@@ -24,14 +24,10 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeetingPlace:
-    """Where the run takes place.
-
-    Attributes:
-        presence: Where nodes show that they live.
-    """
+    """Where the run takes place."""
 
     store: str
-    presence: str
+    presence: str  # where nodes show that they live
     data: str
 
     def write(self, run: Path) -> None:

@@ -30,17 +30,11 @@ END_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member that has a place to run.
+    """A member that has a place to run."""
 
-    Attributes:
-        name: Of the node of the job.
-        host: Where it is, in the words of the scheduler.
-        since_s: When it was seen first, by the monotonic clock.
-    """
-
-    name: NodeId
-    host: str
-    since_s: float
+    name: NodeId  # of the node of the job
+    host: str  # where it is, in the words of the scheduler
+    since_s: float  # when it was seen first, by the monotonic clock
     is_noticed: bool = False
 
 

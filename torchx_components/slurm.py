@@ -52,18 +52,13 @@ _QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,Tim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmMember(Member):
-    """A task of the array that has a node; one that was requeued has another name.
+    """A task of the array that has a node; one that was requeued has another name."""
 
-    Attributes:
-        job: Slurm's number of this task. The last task of an array has that of the array itself, so that what is done
-            to this number is done to all of them.
-        task: "ARRAY_INDEX", which is this task and no other.
-        limit_s: Seconds that it had left when it was seen first.
-    """
-
+    # slurm's number of this task. The last task of an array has that of the array itself, so that what is done to this
+    # number is done to all of them
     job: str
-    task: str
-    limit_s: float = math.inf
+    task: str  # "ARRAY_INDEX", which is this task and no other
+    limit_s: float = math.inf  # seconds that it had left when it was seen first
     is_expiring: bool = False
 
     @property

@@ -31,15 +31,10 @@ _runners: dict[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job as its scheduler knows it.
+    """A job as its scheduler knows it."""
 
-    Attributes:
-        scheduler: TorchX's name of the scheduler.
-        handle: TorchX's name of the job.
-    """
-
-    scheduler: str
-    handle: str
+    scheduler: str  # TorchX's name of the scheduler
+    handle: str  # TorchX's name of the job
 
     @property
     def number(self) -> str:

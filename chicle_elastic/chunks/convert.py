@@ -27,19 +27,12 @@ from chicle_elastic.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far a conversion is.
+    """How far a conversion is."""
 
-    Attributes:
-        phase: "reading" the inputs, or "writing" the shuffled chunks.
-        num_rows: Rows read or written so far.
-        done: Bytes of input read so far; when writing, rows.
-        total: All bytes of input (0 where that is not known); when writing, all rows.
-    """
-
-    phase: Literal["reading", "writing"]
-    num_rows: int
-    done: int
-    total: int
+    phase: Literal["reading", "writing"]  # "reading" the inputs, or "writing" the shuffled chunks
+    num_rows: int  # rows read or written so far
+    done: int  # bytes of input read so far; when writing, rows
+    total: int  # all bytes of input (0 where that is not known); when writing, all rows
 
 
 OnProgress = Callable[[Step], None]
@@ -47,30 +40,19 @@ OnProgress = Callable[[Step], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertOptions:
-    """How to convert.
+    """How to convert."""
 
-    Attributes:
-        format: Format of all inputs; None finds it out for each.
-        dtype: dtype of the features; None means float32 for text, and that of the file (as near as chunks can hold it)
-            for the other formats.
-        chunk_bytes: Size of a chunk; None chooses it for `max_tasks` (`split.choose_chunk_bytes`).
-        max_tasks: Largest number of tasks that will train on the folder.
-        seed: Seed of the shuffle of the rows.
-        are_targets_real: Keep targets as real values even where all are whole numbers.
-        overwrite: Replace an existing chunk folder.
-        memory_bytes: Memory for the shuffle; reading takes some MiB besides.
-        read: How to read.
-    """
-
-    format: Format | None = None
+    format: Format | None = None  # format of all inputs; None finds it out for each
+    # dtype of the features; None means float32 for text, and that of the file (as near as chunks can hold it) for the
+    # other formats
     dtype: Dtype | None = None
-    chunk_bytes: int | None = None
-    max_tasks: int = 8
-    seed: int = 0
-    are_targets_real: bool = False
-    overwrite: bool = False
-    memory_bytes: int = DEFAULT_MEMORY_BYTES
-    read: ReadOptions = field(default_factory=ReadOptions)
+    chunk_bytes: int | None = None  # size of a chunk; None chooses it for `max_tasks` (`split.choose_chunk_bytes`)
+    max_tasks: int = 8  # largest number of tasks that will train on the folder
+    seed: int = 0  # seed of the shuffle of the rows
+    are_targets_real: bool = False  # keep targets as real values even where all are whole numbers
+    overwrite: bool = False  # replace an existing chunk folder
+    memory_bytes: int = DEFAULT_MEMORY_BYTES  # memory for the shuffle; reading takes some MiB besides
+    read: ReadOptions = field(default_factory=ReadOptions)  # how to read
 
 
 def convert(

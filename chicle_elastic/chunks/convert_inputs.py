@@ -74,23 +74,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What all blocks of a data set have in common, taken from the first one.
-
-    Attributes:
-        dtype: dtype of the chunks' features.
-        is_dtype_asked_for: Whether `dtype` was an option, and values of other dtypes are cast.
-        num_features: Columns of dense rows.
-        sample_shape: Shape of one sample where it is not flat.
-        has_weights: Whether there are sample weights.
-    """
+    """What all blocks of a data set have in common, taken from the first one."""
 
     path: Path
     kind: Literal["dense", "csr"]
-    dtype: str
-    is_dtype_asked_for: bool
-    num_features: int
-    sample_shape: tuple[int, ...]
-    has_weights: bool
+    dtype: str  # dtype of the chunks' features
+    is_dtype_asked_for: bool  # whether `dtype` was an option, and values of other dtypes are cast
+    num_features: int  # columns of dense rows
+    sample_shape: tuple[int, ...]  # shape of one sample where it is not flat
+    has_weights: bool  # whether there are sample weights
 
     @classmethod
     def of(cls, block: Block, dtype: Dtype | None = None) -> "Common":

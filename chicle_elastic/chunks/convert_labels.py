@@ -19,17 +19,11 @@ MAX_CLASSES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ClassCodes:
-    """How the targets that were kept become class codes.
+    """How the targets that were kept become class codes."""
 
-    Attributes:
-        classes: The labels, sorted; the code of a label is its position.
-        kept: What `Labels.keep` made of each label, ascending; ndarray of shape (num_classes,), float64.
-        codes: The code of each of `kept`, ndarray of shape (num_classes,), int32.
-    """
-
-    classes: tuple[int | str, ...]
-    kept: Array
-    codes: Array
+    classes: tuple[int | str, ...]  # the labels, sorted; the code of a label is its position
+    kept: Array  # what `Labels.keep` made of each label, ascending; ndarray of shape (num_classes,), float64
+    codes: Array  # the code of each of `kept`, ndarray of shape (num_classes,), int32
 
     def recode(self, kept: Array) -> Array:
         """The class codes of targets that were kept, ndarray of the shape of `kept`, int32."""

@@ -60,19 +60,12 @@ def crc_of(content: bytes | Array) -> int:
 
 
 class Section(NamedTuple):
-    """One array within the immutable part.
+    """One array within the immutable part."""
 
-    Attributes:
-        name: "values", "indptr", "indices", "targets", "weights" or "row_ids".
-        offset: First byte, from the start of the chunk; 0 where the section is absent.
-        dtype: Name of its dtype; "" where it is absent.
-        length: Number of elements.
-    """
-
-    name: str
-    offset: int
-    dtype: str
-    length: int
+    name: str  # "values", "indptr", "indices", "targets", "weights" or "row_ids"
+    offset: int  # first byte, from the start of the chunk; 0 where the section is absent
+    dtype: str  # name of its dtype; "" where it is absent
+    length: int  # number of elements
 
     @property
     def size_bytes(self) -> int:
@@ -86,31 +79,18 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)  # no slots, because of cached_property
 class Header:
-    """What the first 256 bytes say; everything else about the immutable part follows from it.
+    """What the first 256 bytes say; everything else about the immutable part follows from it."""
 
-    Attributes:
-        chunk_id: Number of the chunk in its data set.
-        kind: Dense or CSR rows; or all sections are outside of these bytes, in the source of each task.
-        value_dtype: One of `VALUE_DTYPES`.
-        index_dtype: One of `INDEX_DTYPES`, for indptr and indices; "" for dense rows.
-        target_dtype: One of `TARGET_DTYPES`.
-        weight_dtype: One of `WEIGHT_DTYPES`, or "" where there are no weights.
-        num_rows: Samples, >= 1.
-        num_features: Columns, >= 1.
-        num_nonzeros: Stored entries of CSR rows; 0 for dense rows.
-        content_crc: CRC-32 of the immutable part behind the header.
-    """
-
-    chunk_id: ChunkId
-    kind: Kind
-    value_dtype: str
-    target_dtype: str
-    num_rows: int
-    num_features: int
-    index_dtype: str = ""
-    weight_dtype: str = ""
-    num_nonzeros: int = 0
-    content_crc: int = 0
+    chunk_id: ChunkId  # number of the chunk in its data set
+    kind: Kind  # dense or CSR rows; or all sections are outside of these bytes, in the source of each task
+    value_dtype: str  # one of `VALUE_DTYPES`
+    target_dtype: str  # one of `TARGET_DTYPES`
+    num_rows: int  # samples, >= 1
+    num_features: int  # columns, >= 1
+    index_dtype: str = ""  # one of `INDEX_DTYPES`, for indptr and indices; "" for dense rows
+    weight_dtype: str = ""  # one of `WEIGHT_DTYPES`, or "" where there are no weights
+    num_nonzeros: int = 0  # stored entries of CSR rows; 0 for dense rows
+    content_crc: int = 0  # CRC-32 of the immutable part behind the header
 
     @classmethod
     def of(cls, chunk: Chunk) -> "Header":
@@ -175,18 +155,12 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateHeader:
-    """What the 64 bytes before the state say.
+    """What the 64 bytes before the state say."""
 
-    Attributes:
-        chunk_id: The chunk whose state this is.
-        spec: Shape and dtype.
-        version: Set when the state was sealed; it orders copies.
-        state_crc: CRC-32 of the state (padding included) when it was sealed; stale while an iteration writes to it.
-    """
-
-    chunk_id: ChunkId
-    spec: StateSpec
-    version: StateVersion
+    chunk_id: ChunkId  # the chunk whose state this is
+    spec: StateSpec  # shape and dtype
+    version: StateVersion  # set when the state was sealed; it orders copies
+    # CRC-32 of the state (padding included) when it was sealed; stale while an iteration writes to it
     state_crc: int = 0
 
     def pack(self) -> bytes:

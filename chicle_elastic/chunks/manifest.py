@@ -42,16 +42,12 @@ Label: TypeAlias = int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkFile:
-    """One chunk of a folder.
-
-    Attributes:
-        crc: CRC-32 of the chunk's header.
-    """
+    """One chunk of a folder."""
 
     name: str
     size_bytes: int
     num_rows: int
-    crc: int
+    crc: int  # CRC-32 of the chunk's header
 
     def to_json(self) -> dict[str, str | int]:
         """The object in the manifest."""

@@ -38,15 +38,11 @@ class UrlPath:
     """A file or folder at a URL.
 
     Every method raises `UnreachablePlaceError` where the place does not answer or refuses.
-
-    Attributes:
-        url: As the user gave it, with what was joined to it.
-        file_system: fsspec's.
     """
 
-    url: str
+    url: str  # as the user gave it, with what was joined to it
     path: str
-    file_system: Any = field(compare=False, repr=False)
+    file_system: Any = field(compare=False, repr=False)  # fsspec's
 
     def __str__(self) -> str:
         return self.url

@@ -48,16 +48,11 @@ class CsrRows:
     """Rows of a CSR matrix that need not start at 0, so that a slice of the caller's matrix is a view.
 
     Row `i` has the columns `indices[indptr[i]:indptr[i + 1]]` and the same range of `values`.
-
-    Attributes:
-        indptr: ndarray of shape (num_rows + 1,), int32 or int64; `indptr[0]` may be > 0.
-        indices: ndarray of shape (>= indptr[-1],), int32 or int64; strictly ascending within a row.
-        values: ndarray of the shape of `indices`, float32 or float64.
     """
 
-    indptr: Array
-    indices: Array
-    values: Array
+    indptr: Array  # ndarray of shape (num_rows + 1,), int32 or int64; `indptr[0]` may be > 0
+    indices: Array  # ndarray of shape (>= indptr[-1],), int32 or int64; strictly ascending within a row
+    values: Array  # ndarray of the shape of `indices`, float32 or float64
     num_features: int
 
     @property
@@ -154,45 +149,34 @@ NO_NOTES: Array = np.zeros(0, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSchema:
-    """What all chunks of one data set have in common; trainers build their model from it.
-
-    Attributes:
-        num_classes: Number of class codes where targets are codes 0 .. num_classes - 1; 0 for real-valued targets.
-        has_weights: Whether chunks hold a weight per sample.
-        sample_shape: Shape of one sample where it is not flat, e.g. (3, 32, 32); its product is `num_features`.
-    """
+    """What all chunks of one data set have in common; trainers build their model from it."""
 
     kind: Literal["dense", "csr"]
     dtype: str
     num_rows: int
     num_features: int
     target_dtype: str
+    # number of class codes where targets are codes 0 .. num_classes - 1; 0 for real-valued targets
     num_classes: int = 0
-    has_weights: bool = False
+    has_weights: bool = False  # whether chunks hold a weight per sample
+    # shape of one sample where it is not flat, e.g. (3, 32, 32); its product is `num_features`
     sample_shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """An indivisible, movable piece of training data together with its per-sample state.
-
-    Attributes:
-        rows: Features: ndarray of shape (num_rows, num_features), or `CsrRows`.
-        targets: ndarray of shape (num_rows,), one of `TARGET_DTYPES`; class codes or real values.
-        weights: Sample weights, ndarray of shape (num_rows,), or None.
-        row_ids: Global row numbers, ndarray of shape (num_rows,), int64: row `i` of this chunk is row `row_ids[i]`
-            of the data set that it was cut from.
-        state: Per-sample state, ndarray of shape (num_rows, outputs, width). Solvers write it in place.
-        notes: What its solver remembers of its samples, ndarray of shape (num_rows * outputs * note_bytes,), uint8,
-            arranged as the solver likes; empty where it keeps that by itself.
-    """
+    """An indivisible, movable piece of training data together with its per-sample state."""
 
     id: ChunkId
-    rows: Rows
-    targets: Array
+    rows: Rows  # features: ndarray of shape (num_rows, num_features), or `CsrRows`
+    targets: Array  # ndarray of shape (num_rows,), one of `TARGET_DTYPES`; class codes or real values
+    # global row numbers, ndarray of shape (num_rows,), int64: row `i` of this chunk is row `row_ids[i]` of the data set
+    # that it was cut from
     row_ids: Array
-    state: Array
-    weights: Array | None = None
+    state: Array  # Per-sample state, ndarray of shape (num_rows, outputs, width). Solvers write it in place
+    weights: Array | None = None  # sample weights, ndarray of shape (num_rows,), or None
+    # what its solver remembers of its samples, ndarray of shape (num_rows * outputs * note_bytes,), uint8, arranged as
+    # the solver likes; empty where it keeps that by itself
     notes: Array = field(default_factory=lambda: NO_NOTES)
 
     @property

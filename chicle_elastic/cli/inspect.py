@@ -27,19 +27,12 @@ MAX_CLASSES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What headers and labels say.
+    """What headers and labels say."""
 
-    Attributes:
-        rows_per_chunk: ndarray of shape (num_chunks,), int64.
-        bytes_per_chunk: Size of each file, ndarray of shape (num_chunks,), int64.
-        num_nonzeros: Stored entries of CSR rows; 0 for dense rows.
-        class_counts: Rows of each class, ndarray of shape (num_classes,), int64.
-    """
-
-    rows_per_chunk: Array
-    bytes_per_chunk: Array
-    num_nonzeros: int
-    class_counts: Array
+    rows_per_chunk: Array  # ndarray of shape (num_chunks,), int64
+    bytes_per_chunk: Array  # size of each file, ndarray of shape (num_chunks,), int64
+    num_nonzeros: int  # stored entries of CSR rows; 0 for dense rows
+    class_counts: Array  # rows of each class, ndarray of shape (num_classes,), int64
     target_range: tuple[float, float]
 
 

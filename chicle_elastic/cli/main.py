@@ -26,13 +26,9 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One sub-command.
+    """One sub-command."""
 
-    Attributes:
-        module: Where it is.
-    """
-
-    module: str
+    module: str  # where it is
     summary: str
 
 

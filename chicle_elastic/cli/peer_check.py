@@ -43,15 +43,10 @@ MAX_AGENTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line.
+    """One line."""
 
-    Attributes:
-        topic: What it is about.
-        verdict: "yes", "no", "-" for what was not tried, or a figure.
-    """
-
-    topic: str
-    verdict: str
+    topic: str  # what it is about
+    verdict: str  # "yes", "no", "-" for what was not tried, or a figure
     detail: str
 
 

@@ -85,17 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Input:
-    """One of the files.
-
-    Attributes:
-        make_work: Makes the work; None for charged time by the scenario's job.
-        recorded: The job as it was, where the file is a recording of one.
-    """
+    """One of the files."""
 
     path: Path
     scenario: "Scenario"
+    # makes the work; None for charged time by the scenario's job
     make_work: "Callable[[VirtualClock], Work] | None" = None
-    recorded: "SimulationResult | None" = None
+    recorded: "SimulationResult | None" = None  # the job as it was, where the file is a recording of one
 
 
 def _read(path: Path, arguments: argparse.Namespace) -> _Input:

@@ -45,59 +45,40 @@ NO_SCRIPT = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Chicle's options of a node, beyond those that torch hands to the agent.
-
-    Attributes:
-        secret_file: File of the job secret; None for that of the environment. A path and not the secret: options are
-            printed and logged.
-        address: Which addresses and ports to listen on, and which address to tell the other nodes.
-        tls: Folder with the certificate of this node, its key and the CA of the job; None for links without TLS.
-        has_tls_bulk: Whether chunks go by TLS as well.
-        grace_s: Seconds between a notice and the moment when the node has to be gone.
-        notices: Cloud whose metadata server gives notices, one of `CLOUDS`; None for signals alone.
-        patience_s: The quorum timeout: seconds for which the job may have too few nodes before this one gives up.
-        memory_bytes: Memory for chunks; None for what the control group or the machine allows.
-        log_dir: Folder for event files, recordings and the logs of the task; None for none.
-        metrics: Where the agent serves metrics for a scraper; None for nowhere.
-        checkpoint: Where and when the job is saved; None for the settings of the `Job`.
-        wants_resume: Resume from the newest checkpoint.
-        start_nodes: Nodes that the job waits for at its start; None for the minimum.
-        may_begin_anew: Begin the job anew if its leader gives no sign of life, although some agents may live.
-        leave_exit_code: Exit code of a node that left on a notice.
-        shows_status: Whether the node says on stderr what it waits for.
-    """
+    """Chicle's options of a node, beyond those that torch hands to the agent."""
 
     node: NodeId
+    # file of the job secret; None for that of the environment. A path and not the secret: options are printed and
+    # logged
     secret_file: Path | None
+    # which addresses and ports to listen on, and which address to tell the other nodes
     address: AddressOptions = field(default=AddressOptions())
+    # folder with the certificate of this node, its key and the CA of the job; None for links without TLS
     tls: Path | None = None
-    has_tls_bulk: bool = False
-    grace_s: float = DEFAULT_GRACE_S
-    notices: str | None = None
+    has_tls_bulk: bool = False  # whether chunks go by TLS as well
+    grace_s: float = DEFAULT_GRACE_S  # seconds between a notice and the moment when the node has to be gone
+    notices: str | None = None  # cloud whose metadata server gives notices, one of `CLOUDS`; None for signals alone
+    # the quorum timeout: seconds for which the job may have too few nodes before this one gives up
     patience_s: float = DEFAULT_PATIENCE_S
-    memory_bytes: int | None = None
-    log_dir: Path | None = None
-    metrics: MetricsAddress | None = None
-    checkpoint: CheckpointSettings | None = None
-    wants_resume: bool = False
-    start_nodes: int | None = None
+    memory_bytes: int | None = None  # memory for chunks; None for what the control group or the machine allows
+    log_dir: Path | None = None  # folder for event files, recordings and the logs of the task; None for none
+    metrics: MetricsAddress | None = None  # where the agent serves metrics for a scraper; None for nowhere
+    checkpoint: CheckpointSettings | None = None  # where and when the job is saved; None for the settings of the `Job`
+    wants_resume: bool = False  # resume from the newest checkpoint
+    start_nodes: int | None = None  # nodes that the job waits for at its start; None for the minimum
+    # begin the job anew if its leader gives no sign of life, although some agents may live
     may_begin_anew: bool = False
-    leave_exit_code: int = 0
-    shows_status: bool = True
+    leave_exit_code: int = 0  # exit code of a node that left on a notice
+    shows_status: bool = True  # whether the node says on stderr what it waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCommand:
-    """Run only the rendezvous store (`--store-only`).
+    """Run only the rendezvous store (`--store-only`)."""
 
-    Attributes:
-        endpoint: Address to listen on, "host:port".
-        secret_file: Made when it does not exist; None for a secret of the environment.
-        address: Another address to listen on, and the one that is printed for the nodes.
-    """
-
-    endpoint: str
-    secret_file: Path | None
+    endpoint: str  # address to listen on, "host:port"
+    secret_file: Path | None  # made when it does not exist; None for a secret of the environment
+    # another address to listen on, and the one that is printed for the nodes
     address: AddressOptions = field(default=AddressOptions())
 
 
@@ -311,15 +292,10 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
 
 
 class CheckpointInterval(NamedTuple):
-    """How often a job is saved.
+    """How often a job is saved."""
 
-    Attributes:
-        iterations: After so many iterations; 0 for no such rule.
-        seconds: After so many seconds; 0 for no such rule.
-    """
-
-    iterations: int = 0
-    seconds: float = 0.0
+    iterations: int = 0  # after so many iterations; 0 for no such rule
+    seconds: float = 0.0  # after so many seconds; 0 for no such rule
 
 
 def checkpoint_interval(text: str) -> CheckpointInterval:

@@ -31,16 +31,11 @@ PHASES_MS = ("detect_ms", "ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "g
 
 @dataclass(slots=True)
 class Page:
-    """What to write.
-
-    Attributes:
-        unix_s: When that was, on the wall clock.
-        scalars: By tag.
-    """
+    """What to write."""
 
     step: int
-    unix_s: float
-    scalars: dict[str, float] = field(default_factory=dict)
+    unix_s: float  # when that was, on the wall clock
+    scalars: dict[str, float] = field(default_factory=dict)  # by tag
     texts: list[tuple[str, int, str]] = field(default_factory=list)
     by_samples: dict[str, float] = field(default_factory=dict)
     num_samples: int = 0

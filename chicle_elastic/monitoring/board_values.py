@@ -17,16 +17,11 @@ HyperParameter: TypeAlias = bool | float | str
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of Custom Scalars.
+    """A chart of Custom Scalars."""
 
-    Attributes:
-        title: Above it.
-        tags: Regular expression; every scalar whose tag it matches is a curve of this chart.
-        band: Tags of the middle, lower and upper edge of a band, in place of curves; empty for none.
-    """
-
-    title: str
-    tags: str
+    title: str  # above it
+    tags: str  # regular expression; every scalar whose tag it matches is a curve of this chart
+    # tags of the middle, lower and upper edge of a band, in place of curves; empty for none
     band: tuple[str, str, str] | tuple[()] = ()
 
 

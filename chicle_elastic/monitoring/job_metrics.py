@@ -23,55 +23,31 @@ Line: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What an agent has seen of its job.
+    """What an agent has seen of its job."""
 
-    Attributes:
-        members: Of the round.
-        iteration: The last one that has ended; 0 for none.
-        iterations: That have ended.
-        iterations_s: Sum of their durations, from one end to the next.
-        last_iteration_s: Of the last one; None for none.
-        ended_unix_s: When it ended; None for never.
-        epochs: Passes over the data.
-        samples: Processed.
-        figures: Of the model, as they were known last.
-        chunks: By node, in the last iteration.
-        seconds: What each task computed in it, by node.
-        changes: Joins, notices and losses.
-        transitions: Changes of the membership that are over.
-        stalls_s: Sum of their stalls.
-        last_stall_s: Of the last one; None for none.
-        moved_bytes: Of chunks that changed nodes.
-        hidden_bytes: Of these, what was copied ahead.
-        reloaded_chunks: That were lost with a node and loaded again.
-        checkpoints: Written.
-        checkpoint_iteration: Of the newest one.
-        pause_reason: Why nothing goes on; "" while it does.
-        end_reason: Why the job is over; "" while it is not.
-    """
-
-    members: tuple[str, ...] = ()
-    iteration: int = 0
-    iterations: int = 0
-    iterations_s: float = 0.0
-    last_iteration_s: float | None = None
-    ended_unix_s: float | None = None
-    epochs: float = 0.0
-    samples: int = 0
-    figures: Mapping[str, float] = field(default_factory=dict)
-    chunks: Mapping[str, int] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    members: tuple[str, ...] = ()  # of the round
+    iteration: int = 0  # the last one that has ended; 0 for none
+    iterations: int = 0  # that have ended
+    iterations_s: float = 0.0  # sum of their durations, from one end to the next
+    last_iteration_s: float | None = None  # of the last one; None for none
+    ended_unix_s: float | None = None  # when it ended; None for never
+    epochs: float = 0.0  # passes over the data
+    samples: int = 0  # Processed
+    figures: Mapping[str, float] = field(default_factory=dict)  # of the model, as they were known last
+    chunks: Mapping[str, int] = field(default_factory=dict)  # by node, in the last iteration
+    seconds: Mapping[str, float] = field(default_factory=dict)  # what each task computed in it, by node
+    # joins, notices and losses
     changes: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CHANGES.values(), 0))
-    transitions: int = 0
-    stalls_s: float = 0.0
-    last_stall_s: float | None = None
-    moved_bytes: int = 0
-    hidden_bytes: int = 0
-    reloaded_chunks: int = 0
-    checkpoints: int = 0
-    checkpoint_iteration: int = 0
-    pause_reason: str = ""
-    end_reason: str = ""
+    transitions: int = 0  # changes of the membership that are over
+    stalls_s: float = 0.0  # sum of their stalls
+    last_stall_s: float | None = None  # of the last one; None for none
+    moved_bytes: int = 0  # of chunks that changed nodes
+    hidden_bytes: int = 0  # of these, what was copied ahead
+    reloaded_chunks: int = 0  # that were lost with a node and loaded again
+    checkpoints: int = 0  # Written
+    checkpoint_iteration: int = 0  # of the newest one
+    pause_reason: str = ""  # why nothing goes on; "" while it does
+    end_reason: str = ""  # why the job is over; "" while it is not
 
 
 class JobMetrics:

@@ -81,53 +81,33 @@ class IterationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A node that took part in a job.
+    """A node that took part in a job."""
 
-    Attributes:
-        node: Its name, as in `IterationRecord.num_chunks`.
-        pid: Process of its task; 0 where it never had one.
-        agent_pid: Process of its agent.
-    """
-
-    node: str
-    pid: int
-    agent_pid: int
+    node: str  # its name, as in `IterationRecord.num_chunks`
+    pid: int  # process of its task; 0 where it never had one
+    agent_pid: int  # process of its agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change of the membership, phase by phase, in milliseconds.
+    """A change of the membership, phase by phase, in milliseconds."""
 
-    Attributes:
-        iteration: First iteration of the new round.
-        round: The new round.
-        members: Of the round, by rank.
-        reasons: Why, in words: who joins, leaves or is lost.
-        detect_ms: From the last message of a lost node to the detection of its loss; 0 for other reasons.
-        ahead_ms: While rows were pre-copied for nodes that join or leave; iterations went on.
-        pause_ms: Until the boundary.
-        rendezvous_ms: Until all members of the round had met.
-        move_ms: Until no chunk was in transfer any more.
-        group_ms: Set-up of the process group, from the same moment as the moves.
-        first_ms: The first iteration of the round, its wait for the group included.
-        stall_ms: From the last iteration that ended before the change to the first one that ended after it; None for a
-            node that was no member before.
-        whole_ms: From the detection of a loss to the end of the first iteration with all samples again; None until that
-            iteration, and where no node was lost.
-    """
-
-    iteration: int
-    round: int
-    members: tuple[str, ...]
-    reasons: tuple[str, ...]
-    detect_ms: float
-    ahead_ms: float
-    pause_ms: float
-    rendezvous_ms: float
-    move_ms: float
-    group_ms: float
-    first_ms: float
+    iteration: int  # first iteration of the new round
+    round: int  # the new round
+    members: tuple[str, ...]  # of the round, by rank
+    reasons: tuple[str, ...]  # why, in words: who joins, leaves or is lost
+    detect_ms: float  # from the last message of a lost node to the detection of its loss; 0 for other reasons
+    ahead_ms: float  # while rows were pre-copied for nodes that join or leave; iterations went on
+    pause_ms: float  # until the boundary
+    rendezvous_ms: float  # until all members of the round had met
+    move_ms: float  # until no chunk was in transfer any more
+    group_ms: float  # Set-up of the process group, from the same moment as the moves
+    first_ms: float  # the first iteration of the round, its wait for the group included
+    # from the last iteration that ended before the change to the first one that ended after it; None for a node that
+    # was no member before
     stall_ms: float | None
+    # from the detection of a loss to the end of the first iteration with all samples again; None until that iteration,
+    # and where no node was lost
     whole_ms: float | None = None
 
     def words(self) -> str:

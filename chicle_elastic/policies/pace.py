@@ -26,15 +26,10 @@ SAME = 0.02
 
 
 class Work(NamedTuple):
-    """What an iteration takes.
+    """What an iteration takes."""
 
-    Attributes:
-        node_s: Seconds that all nodes together compute.
-        waiting_s: Seconds of the iteration beside those of the slowest node: sum of updates, boundary.
-    """
-
-    node_s: float
-    waiting_s: float
+    node_s: float  # seconds that all nodes together compute
+    waiting_s: float  # seconds of the iteration beside those of the slowest node: sum of updates, boundary
 
 
 def working(observations: Observations) -> list[NodeId]:

@@ -18,18 +18,12 @@ PATIENCE_S = 60.0
 
 @dataclass(slots=True)
 class ResourceNews:
-    """What is new, in the order in which it is to be carried out.
+    """What is new, in the order in which it is to be carried out."""
 
-    Attributes:
-        revoked: Nodes of the job that have to leave.
-        assigned: Nodes that the job has from now on.
-        offer: Another offer than before; None for the same.
-        lines: What a person should know: a denied request, nonsense that was left out.
-    """
-
-    revoked: list[Revoked] = field(default_factory=list)
-    assigned: list[NodeId] = field(default_factory=list)
-    offer: ResourceOffer | None = None
+    revoked: list[Revoked] = field(default_factory=list)  # nodes of the job that have to leave
+    assigned: list[NodeId] = field(default_factory=list)  # nodes that the job has from now on
+    offer: ResourceOffer | None = None  # another offer than before; None for the same
+    # what a person should know: a denied request, nonsense that was left out
     lines: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:

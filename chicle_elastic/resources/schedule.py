@@ -20,17 +20,11 @@ MAX_FILE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """From a time on.
+    """From a time on."""
 
-    Attributes:
-        start_s: Seconds since the job began.
-        nodes: Nodes that there are for the job, >= 0.
-        price: What a second of a node costs; None where that is not known.
-    """
-
-    start_s: float
-    nodes: int
-    price: float | None = None
+    start_s: float  # seconds since the job began
+    nodes: int  # nodes that there are for the job, >= 0
+    price: float | None = None  # what a second of a node costs; None where that is not known
 
 
 @dataclass(frozen=True, slots=True, init=False)

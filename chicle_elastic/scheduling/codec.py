@@ -111,17 +111,11 @@ def prepare(kinds: Iterable[Any]) -> None:
 
 
 class _Form(NamedTuple):
-    """How values of one annotation are written and read.
+    """How values of one annotation are written and read."""
 
-    Attributes:
-        kind: What msgspec reads: the annotation, with twins for its dataclasses.
-        dump: Makes what msgspec writes; None where that is the value itself.
-        load: Makes the value from what msgspec has read; None where that is it already.
-    """
-
-    kind: Any
-    dump: _Step | None = None
-    load: _Step | None = None
+    kind: Any  # what msgspec reads: the annotation, with twins for its dataclasses
+    dump: _Step | None = None  # makes what msgspec writes; None where that is the value itself
+    load: _Step | None = None  # makes the value from what msgspec has read; None where that is it already
 
 
 @functools.cache

@@ -45,16 +45,13 @@ class PrecopyChunk:
 
     Performed while iterations run: the source's task uses the chunk meanwhile. A `CopyChunk` to the same target, or a
     `FreeChunk`, may come before it has ended.
-
-    Attributes:
-        number: Of this order, for its answer; no other order of the job has it.
     """
 
     chunk: ChunkId
     source: NodeId
     target: NodeId
     round: int
-    number: int
+    number: int  # of this order, for its answer; no other order of the job has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,27 +85,19 @@ class AttachChunks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartIteration:
-    """Let every member solve; then merge and say `IterationFinished`, or `IterationAborted`.
-
-    Attributes:
-        is_complete: False while chunks are missing (after a crash): the objective is partial, nothing is certified.
-        parameters: What policies have set, by name; for `Budget.parameters`.
-        travelling: Chunks on their way for decisions of policies.
-        wanted: Nodes that a policy has asked for last; 0 for none.
-        must_rebuild: The model may lack state that chunks have: it is rebuilt from all state first.
-        arriving: (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0).
-        offer: What the resource manager could give.
-    """
+    """Let every member solve; then merge and say `IterationFinished`, or `IterationAborted`."""
 
     round: int
     iteration: int
-    is_complete: bool
+    is_complete: bool  # false while chunks are missing (after a crash): the objective is partial, nothing is certified
+    # what policies have set, by name; for `Budget.parameters`
     parameters: Mapping[str, float] = field(default_factory=dict)
-    travelling: int = 0
-    wanted: int = 0
-    must_rebuild: bool = False
+    travelling: int = 0  # chunks on their way for decisions of policies
+    wanted: int = 0  # nodes that a policy has asked for last; 0 for none
+    must_rebuild: bool = False  # the model may lack state that chunks have: it is rebuilt from all state first
+    # (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0)
     arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
-    offer: ResourceOffer = field(default_factory=ResourceOffer)
+    offer: ResourceOffer = field(default_factory=ResourceOffer)  # what the resource manager could give
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +134,11 @@ class SaveCheckpoint:
     """The job is about to pause, with every chunk in place: write a checkpoint, if the job has a place for one.
 
     Perhaps no further iteration comes: all nodes are under notice, for example, or too few are left.
-
-    Attributes:
-        round: Current round.
-        iteration: Last merged iteration.
-        nodes: Those that own chunks, under notice or not; the first also writes what all tasks share.
     """
 
-    round: int
-    iteration: int
-    nodes: tuple[NodeId, ...]
+    round: int  # current round
+    iteration: int  # last merged iteration
+    nodes: tuple[NodeId, ...]  # those that own chunks, under notice or not; the first also writes what all tasks share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,30 +26,19 @@ from chicle_elastic.values import TrainingState as TrainingState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksDeclared:
-    """The data set of the job is known. Comes once, first.
+    """The data set of the job is known. Comes once, first."""
 
-    Attributes:
-        chunks: All of it.
-        merged: Iteration of the checkpoint that the job goes on from; 0 where it begins.
-        parameters: What policies had set then, by name.
-    """
-
-    chunks: tuple[ChunkInfo, ...]
-    merged: int = 0
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    chunks: tuple[ChunkInfo, ...]  # all of it
+    merged: int = 0  # iteration of the checkpoint that the job goes on from; 0 where it begins
+    parameters: Mapping[str, float] = field(default_factory=dict)  # what policies had set then, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
-    """A node is ready and asks to take part; it gets chunks after the current iteration.
-
-    Attributes:
-        node: Its name.
-        capacity_bytes: Memory for chunks; None where memory is not accounted (in process).
-    """
+    """A node is ready and asks to take part; it gets chunks after the current iteration."""
 
     node: NodeId
-    capacity_bytes: int | None = None
+    capacity_bytes: int | None = None  # memory for chunks; None where memory is not accounted (in process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,37 +65,27 @@ class RoundFormed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryReported:
-    """What a node really holds, told at each new round before its `RoundFormed`; it wins over the ledger.
+    """What a node really holds, told at each new round before its `RoundFormed`; it wins over the ledger."""
 
-    Attributes:
-        node: Who reports.
-        chunks: Version of every whole copy; what is still being loaded or copied is left out. Round 0 means that no
-            task was ever told of the copy.
-        round: Of the `FormRound` that this belongs to; None where nodes never come back.
-        is_as_known: The node holds every chunk that it owns as far as it has folded the log, in the version that the
-            ledger gives; `chunks` leaves these out, and has other copies only. No owner changes while a round is
-            formed, so that is what every other agent's ledger says when it learns this. With hundreds of nodes it
-            makes the news after a loss hundreds of times shorter.
-    """
-
-    node: NodeId
+    node: NodeId  # who reports
+    # version of every whole copy; what is still being loaded or copied is left out. Round 0 means that no task was ever
+    # told of the copy
     chunks: Mapping[ChunkId, StateVersion]
-    round: int | None = None
+    round: int | None = None  # of the `FormRound` that this belongs to; None where nodes never come back
+    # the node holds every chunk that it owns as far as it has folded the log, in the version that the ledger gives;
+    # `chunks` leaves these out, and has other copies only. No owner changes while a round is formed, so that is what
+    # every other agent's ledger says when it learns this. With hundreds of nodes it makes the news after a loss
+    # hundreds of times shorter
     is_as_known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksLoaded:
-    """A node holds chunks from their source, with fresh state. Several at once: each event costs every agent the same.
-
-    Attributes:
-        chunks: The chunks.
-        node: Which node holds them.
-        round: Of the `LoadChunks` that this answers; None where nodes never come back, as in one process.
-    """
+    """A node holds chunks from their source, with fresh state. Several at once: an event costs every agent the same."""
 
     chunks: tuple[ChunkId, ...]
-    node: NodeId
+    node: NodeId  # which node holds them
+    # of the `LoadChunks` that this answers; None where nodes never come back, as in one process
     round: int | None = None
 
 
@@ -143,17 +122,11 @@ class CopyFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecopiesEnded:
-    """A node has fetched the immutable parts of chunks, or could not. Several at once: each event is a boundary.
+    """A node has fetched the immutable parts of chunks, or could not. Several at once: each event is a boundary."""
 
-    Attributes:
-        node: The target.
-        whole: Numbers of the orders whose bytes are there and verified.
-        failed: Numbers of those of which nothing is there.
-    """
-
-    node: NodeId
-    whole: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
+    node: NodeId  # the target
+    whole: tuple[int, ...] = ()  # numbers of the orders whose bytes are there and verified
+    failed: tuple[int, ...] = ()  # numbers of those of which nothing is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,18 +147,12 @@ class ChunksFreed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationFinished:
-    """All tasks of the round have finished an iteration and its update is merged: the boundary begins.
-
-    Attributes:
-        round: The round.
-        iteration: Of the job.
-        reports: Of its tasks.
-        training: What policies see that the scheduler asks itself, one; none where a task asks them.
-    """
+    """All tasks of the round have finished an iteration and its update is merged: the boundary begins."""
 
     round: int
-    iteration: int
-    reports: Mapping[NodeId, TaskReport]
+    iteration: int  # of the job
+    reports: Mapping[NodeId, TaskReport]  # of its tasks
+    # what policies see that the scheduler asks itself, one; none where a task asks them
     training: tuple[TrainingState, ...] = ()
 
 
@@ -200,30 +167,19 @@ class IterationAborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDisabled:
-    """A policy raised, decided nonsense or does not answer: it is not asked again, and training goes on.
-
-    Attributes:
-        policy: Its name.
-        reason: What it did, as the end of a sentence: "raised ValueError: ...".
-    """
+    """A policy raised, decided nonsense or does not answer: it is not asked again, and training goes on."""
 
     policy: str
-    reason: str
+    reason: str  # what it did, as the end of a sentence: "raised ValueError: ..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcesOffered:
-    """The resource manager says what it could give, for the observations of policies.
+    """The resource manager says what it could give, for the observations of policies."""
 
-    Attributes:
-        offer: The offer; it holds until the next one.
-        number: Of the offer, from 1: every agent may hear of it, and one that comes twice or late is ignored.
-        text: A line about it for a person; empty for none.
-    """
-
-    offer: ResourceOffer
-    number: int
-    text: str = ""
+    offer: ResourceOffer  # the offer; it holds until the next one
+    number: int  # of the offer, from 1: every agent may hear of it, and one that comes twice or late is ignored
+    text: str = ""  # a line about it for a person; empty for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

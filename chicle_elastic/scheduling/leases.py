@@ -31,22 +31,15 @@ class LeaseState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """One copy on its way.
-
-    Attributes:
-        target: Who is to own it.
-        round: Round of the last order; its answer repeats it.
-        source_lost: The source was lost; the copy may be the last one.
-        is_abandoned: The copy is not wanted any more.
-    """
+    """One copy on its way."""
 
     chunk: ChunkId
     source: NodeId
-    target: NodeId
-    round: int
+    target: NodeId  # who is to own it
+    round: int  # round of the last order; its answer repeats it
     state: LeaseState = LeaseState.COPYING
-    source_lost: bool = False
-    is_abandoned: bool = False
+    source_lost: bool = False  # the source was lost; the copy may be the last one
+    is_abandoned: bool = False  # the copy is not wanted any more
     attempts: int = 1
     tried: list[NodeId] = field(default_factory=list)
     reason: str = ""

@@ -18,28 +18,17 @@ from chicle_elastic.ids import NodeId
 
 @dataclass(slots=True)
 class PresentNode:
-    """One present node.
+    """One present node."""
 
-    Attributes:
-        is_leaving: Under notice, and on its way out.
-        is_departing: Under notice, and still a member while its chunks are copied ahead.
-        is_arriving: Not to be a member before its share of chunks is copied ahead.
-        in_round: A member of the current round.
-        is_new: Has not got its share of chunks yet.
-        has_reported: Has told what it holds.
-        has_model: Was a member when an iteration was merged, and so has the model, or a task that caught up.
-        joined_round: Round that was current, or asked for, when it joined.
-    """
-
-    is_leaving: bool = False
-    is_departing: bool = False
-    is_arriving: bool = False
+    is_leaving: bool = False  # under notice, and on its way out
+    is_departing: bool = False  # under notice, and still a member while its chunks are copied ahead
+    is_arriving: bool = False  # not to be a member before its share of chunks is copied ahead
     is_planned: bool = False
-    in_round: bool = False
-    is_new: bool = True
-    has_reported: bool = False
-    has_model: bool = False
-    joined_round: int = 0
+    in_round: bool = False  # a member of the current round
+    is_new: bool = True  # has not got its share of chunks yet
+    has_reported: bool = False  # has told what it holds
+    has_model: bool = False  # was a member when an iteration was merged, and so has the model, or a task that caught up
+    joined_round: int = 0  # round that was current, or asked for, when it joined
 
 
 class Group:

@@ -15,18 +15,13 @@ from chicle_elastic.values import ChunkInfo
 
 @dataclass(slots=True, kw_only=True)
 class NodeCapacity:
-    """A node that can be given chunks.
-
-    Attributes:
-        room_bytes: Bytes for more chunks; None for no limit.
-        holds: Chunks of which it has a copy in any phase, and that it can therefore not be given.
-        ahead: Chunks of which it has the rows, or will have soon: they take no more room, and are given here first.
-    """
+    """A node that can be given chunks."""
 
     node: NodeId
     num_rows: int = 0
-    room_bytes: int | None = None
-    holds: Container[ChunkId] = ()
+    room_bytes: int | None = None  # bytes for more chunks; None for no limit
+    holds: Container[ChunkId] = ()  # chunks of which it has a copy in any phase, and that it can therefore not be given
+    # chunks of which it has the rows, or will have soon: they take no more room, and are given here first
     ahead: Collection[ChunkId] = ()
 
     def can_take(self, info: ChunkInfo) -> bool:

@@ -41,34 +41,22 @@ PROMISED = (Phase.OWNED, Phase.LOADING, Phase.LOADED)
 
 @dataclass(slots=True)
 class NodeChunks:
-    """The memory of one node.
+    """The memory of one node."""
 
-    Attributes:
-        capacity_bytes: Memory for chunks; None where it is not accounted.
-        used_bytes: Bytes of all copies here.
-        num_rows: Samples of the chunks that are owned here or being loaded here.
-        copies: Phase of every copy here.
-        owned: The chunks among them that are owned, as keys.
-        owned_rows: Samples of these.
-        owned_bytes: Bytes of these.
-        least_rows: No chunk that is owned here has fewer samples; one that had as few may have gone.
-        least_bytes: No chunk that is owned here has fewer bytes, likewise.
-        added: Chunks that came into its possession since its task was told last, as keys.
-        removed: Chunks that its task was told of and that left its possession since, as keys.
-    """
-
-    capacity_bytes: int | None
-    used_bytes: int = 0
-    num_rows: int = 0
-    copies: dict[ChunkId, Phase] = field(default_factory=dict)
-    owned: dict[ChunkId, None] = field(default_factory=dict)
+    capacity_bytes: int | None  # memory for chunks; None where it is not accounted
+    used_bytes: int = 0  # bytes of all copies here
+    num_rows: int = 0  # samples of the chunks that are owned here or being loaded here
+    copies: dict[ChunkId, Phase] = field(default_factory=dict)  # phase of every copy here
+    owned: dict[ChunkId, None] = field(default_factory=dict)  # the chunks among them that are owned, as keys
+    # chunks that came into its possession since its task was told last, as keys
     added: dict[ChunkId, None] = field(default_factory=dict)
+    # chunks that its task was told of and that left its possession since, as keys
     removed: dict[ChunkId, None] = field(default_factory=dict)
     is_closing: bool = False
-    owned_rows: int = 0
-    owned_bytes: int = 0
-    least_rows: int = 0
-    least_bytes: int = 0
+    owned_rows: int = 0  # samples of the owned chunks
+    owned_bytes: int = 0  # bytes of the owned chunks
+    least_rows: int = 0  # no chunk that is owned here has fewer samples; one that had as few may have gone
+    least_bytes: int = 0  # no chunk that is owned here has fewer bytes, likewise
 
     @property
     def room_bytes(self) -> int | None:

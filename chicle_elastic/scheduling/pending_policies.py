@@ -71,17 +71,12 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHoldings:
-    """What a node has, as `Observations` show it.
-
-    Attributes:
-        used_bytes: Memory that they take.
-        capacity_bytes: Memory for chunks; None where it is not accounted.
-    """
+    """What a node has, as `Observations` show it."""
 
     num_chunks: int
     samples: int
-    used_bytes: int
-    capacity_bytes: int | None = None
+    used_bytes: int  # memory that they take
+    capacity_bytes: int | None = None  # memory for chunks; None where it is not accounted
 
 
 class RecentIterations:

@@ -44,54 +44,36 @@ NO_PLACE = "decided what a recording has no place for"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Begins a part of a recording.
-
-    Attributes:
-        length: Entries of the job's log before this part.
-        why: Why a part begins here, for a person.
-        snapshot: The scheduler after these entries; None where it had handled nothing.
-    """
+    """Begins a part of a recording."""
 
     format: str
     version: int
     settings: SchedulerSettings
     policies: tuple[str, ...]
     release: str = ""
-    length: codec.Count = 0
-    why: str = ""
-    snapshot: Any = None
+    length: codec.Count = 0  # entries of the job's log before this part
+    why: str = ""  # why a part begins here, for a person
+    snapshot: Any = None  # the scheduler after these entries; None where it had handled nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a policy answered when the scheduler asked it.
+    """What a policy answered when the scheduler asked it."""
 
-    Attributes:
-        decision: Its decision; None for none.
-        disabled: Why the scheduler disabled it for this answer, as the end of a sentence; empty when it did not.
-    """
-
-    decision: Decision | None = None
-    disabled: str = ""
+    decision: Decision | None = None  # its decision; None for none
+    disabled: str = ""  # why the scheduler disabled it for this answer, as the end of a sentence; empty when it did not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One entry.
+    """One entry."""
 
-    Attributes:
-        now: As the scheduler was told it, in seconds.
-        event: What happened.
-        effects: What the scheduler ordered; none where it raised.
-        answers: What policies answered meanwhile, by their names; without those that decided nothing.
-        raised: What the scheduler raised, "ProtocolError: ..."; empty when it raised nothing.
-    """
-
-    now: float
-    event: Event
-    effects: tuple[Effect, ...]
+    now: float  # as the scheduler was told it, in seconds
+    event: Event  # what happened
+    effects: tuple[Effect, ...]  # what the scheduler ordered; none where it raised
+    # what policies answered meanwhile, by their names; without those that decided nothing
     answers: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
-    raised: str = ""
+    raised: str = ""  # what the scheduler raised, "ProtocolError: ..."; empty when it raised nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,25 +32,15 @@ _HEADER_BEGIN = '{"format":'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One entry, folded again.
+    """One entry, folded again."""
 
-    Attributes:
-        number: Of the entry in this recording, from 1.
-        index: Its number in the log of the job, from 1; larger than `number` where the recording begins later.
-        where: The line: "n1.recording.jsonl:7".
-        line: As it was recorded.
-        effects: What the scheduler orders now.
-        difference: The first effect that is another one, or error, in words; None when all are equal.
-        scheduler: After the entry; the next step changes it.
-    """
-
-    number: int
-    index: int
-    where: str
-    line: Line
-    effects: tuple[Effect, ...]
-    difference: str | None
-    scheduler: Scheduler
+    number: int  # of the entry in this recording, from 1
+    index: int  # its number in the log of the job, from 1; larger than `number` where the recording begins later
+    where: str  # the line: "n1.recording.jsonl:7"
+    line: Line  # as it was recorded
+    effects: tuple[Effect, ...]  # what the scheduler orders now
+    difference: str | None  # the first effect that is another one, or error, in words; None when all are equal
+    scheduler: Scheduler  # after the entry; the next step changes it
 
 
 class Replay:

@@ -9,27 +9,16 @@ from chicle_elastic.values import HISTORY_LENGTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """Numbers that the scheduler goes by; the same for every agent of a job.
+    """Numbers that the scheduler goes by; the same for every agent of a job."""
 
-    Attributes:
-        seed: Of all random choices, >= 0.
-        min_nodes: Fewer nodes than these pause the job, >= 1.
-        max_nodes: More nodes than these are not asked for, >= min_nodes; None for no limit.
-        start_nodes: Nodes that the job waits for at its start, >= min_nodes; by default `min_nodes`.
-        max_copy_attempts: Orders to copy a chunk to one node before another is tried, >= 1.
-        max_load_attempts: Loads of one chunk that may fail before the job is paused, >= 1.
-        history_length: Iterations whose reports policies can look at, >= 1.
-        precopy: Rows are copied ahead of their chunks, while iterations run (`transitions`).
-    """
-
-    seed: int = 0
-    min_nodes: int = 1
-    max_nodes: int | None = None
-    start_nodes: int | None = None
-    max_copy_attempts: int = 3
-    max_load_attempts: int = 3
-    history_length: int = HISTORY_LENGTH
-    precopy: bool = False
+    seed: int = 0  # of all random choices, >= 0
+    min_nodes: int = 1  # fewer nodes than these pause the job, >= 1
+    max_nodes: int | None = None  # more nodes than these are not asked for, >= min_nodes; None for no limit
+    start_nodes: int | None = None  # nodes that the job waits for at its start, >= min_nodes; by default `min_nodes`
+    max_copy_attempts: int = 3  # orders to copy a chunk to one node before another is tried, >= 1
+    max_load_attempts: int = 3  # loads of one chunk that may fail before the job is paused, >= 1
+    history_length: int = HISTORY_LENGTH  # iterations whose reports policies can look at, >= 1
+    precopy: bool = False  # rows are copied ahead of their chunks, while iterations run (`transitions`)
 
     def __post_init__(self) -> None:
         limits = {"seed": 0, "min_nodes": 1, "max_copy_attempts": 1, "max_load_attempts": 1, "history_length": 1}

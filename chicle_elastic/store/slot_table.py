@@ -23,17 +23,11 @@ from chicle_elastic.values import StateVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotEntry:
-    """One line of the book.
+    """One line of the book."""
 
-    Attributes:
-        address: Where the chunk lies.
-        size_bytes: Bytes that are reserved for it, or that it has.
-        version: Version of its state; None until it is committed.
-    """
-
-    address: SlotAddress
-    size_bytes: int
-    version: StateVersion | None = None
+    address: SlotAddress  # where the chunk lies
+    size_bytes: int  # bytes that are reserved for it, or that it has
+    version: StateVersion | None = None  # version of its state; None until it is committed
 
 
 class SlotTable:

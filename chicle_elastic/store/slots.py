@@ -5,15 +5,10 @@ from typing import NamedTuple
 
 
 class SlotAddress(NamedTuple):
-    """Where a chunk lies on its node.
+    """Where a chunk lies on its node."""
 
-    Attributes:
-        arena: Number of the arena in its store, from 0.
-        slot: Number of the slot in its arena, from 0.
-    """
-
-    arena: int
-    slot: int
+    arena: int  # number of the arena in its store, from 0
+    slot: int  # number of the slot in its arena, from 0
 
     def __str__(self) -> str:
         return f"slot {self.slot} of arena {self.arena}"

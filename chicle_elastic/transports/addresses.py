@@ -31,16 +31,12 @@ RANGE = re.compile(r"(tcp://.*:)(\d{1,5})-(\d{1,5})")
 class PortRange:
     """Ports that listeners may take.
 
-    Attributes:
-        first: The lowest, 1 to 65535; 0 when the kernel chooses.
-        last: The highest, at least `first`; 0 as well when the kernel chooses.
-
     Raises:
         UsageError: It is no range of ports.
     """
 
-    first: int = 0
-    last: int = 0
+    first: int = 0  # the lowest, 1 to 65535; 0 when the kernel chooses
+    last: int = 0  # the highest, at least `first`; 0 as well when the kernel chooses
 
     def __post_init__(self) -> None:
         if (self.first, self.last) != (0, 0) and not 1 <= self.first <= self.last <= MAX_PORT:

@@ -46,16 +46,11 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes in the registered memory of a peer.
-
-    Attributes:
-        offset: First byte, from the start of the arena.
-        size_bytes: How many, >= 1.
-    """
+    """Bytes in the registered memory of a peer."""
 
     arena: int
-    offset: int
-    size_bytes: int
+    offset: int  # first byte, from the start of the arena
+    size_bytes: int  # how many, >= 1
 
     @classmethod
     def from_json(cls, content: Any, *, peer: str) -> "Region":
@@ -80,17 +75,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pull:
-    """One region to fetch.
+    """One region to fetch."""
 
-    Attributes:
-        region: What to copy.
-        into: Where to: writable, exactly as long as the region; no other code touches it meanwhile.
-        check: Looks at the bytes as they arrive.
-    """
-
-    region: Region
-    into: memoryview
-    check: Check | None = None
+    region: Region  # what to copy
+    into: memoryview  # where to: writable, exactly as long as the region; no other code touches it meanwhile
+    check: Check | None = None  # looks at the bytes as they arrive
 
     def require_fit(self) -> None:
         """Refuse a buffer that does not go with its region. Raises UsageError when it is read-only, or of another

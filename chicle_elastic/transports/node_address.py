@@ -24,15 +24,10 @@ GLOBAL_SCOPE = "00"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """See the top of the module.
+    """See the top of the module."""
 
-    Attributes:
-        bind: Number of IPv4 or IPv6.
-        advertise: Number of IPv4 or IPv6.
-    """
-
-    bind: str
-    advertise: str
+    bind: str  # number of IPv4 or IPv6
+    advertise: str  # number of IPv4 or IPv6
     ports: PortRange = field(default=PortRange())
 
     def to_listen(self) -> str:

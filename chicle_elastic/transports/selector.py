@@ -45,19 +45,12 @@ NETWORK = Path("/proc/self/ns/net")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where the transports of a node listen.
+    """Where the transports of a node listen."""
 
-    Attributes:
-        host: Says which running kernel the node is on, and in which network of it (see `host_id`).
-        tcp: Address that peers on other hosts can reach.
-        shm: Address for peers on the same host; None where there is none.
-        verbs: Address for peers that have RDMA too; None where there is none.
-    """
-
-    host: str
-    tcp: str
-    shm: str | None = None
-    verbs: str | None = None
+    host: str  # says which running kernel the node is on, and in which network of it (see `host_id`)
+    tcp: str  # address that peers on other hosts can reach
+    shm: str | None = None  # address for peers on the same host; None where there is none
+    verbs: str | None = None  # address for peers that have RDMA too; None where there is none
 
     @classmethod
     def from_json(cls, content: Any, *, peer: str) -> "Endpoints":
@@ -76,18 +69,13 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How to reach a peer.
-
-    Attributes:
-        address: Where that of the peer listens.
-        fallback: What to try when this one fails.
-    """
+    """How to reach a peer."""
 
     transport: Transport
-    address: str
+    address: str  # where that of the peer listens
     reason: str
     timeout_s: float = FETCH_TIMEOUT_S
-    fallback: "Route | None" = None
+    fallback: "Route | None" = None  # what to try when this one fails
 
     def has_failed(self, error: Exception | None) -> bool:
         """Whether this error is one of the route, and the fallback may still bring what was asked for. A peer that has

@@ -37,19 +37,14 @@ READ_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one end of a connection accepts.
-
-    Attributes:
-        payload_bytes: Longest payload of a frame; None for no limit but memory, which is only taken as bytes come.
-        send_timeout_s: A peer that has not read for so long counts as gone; None to wait for it.
-        unsent_bytes: Most bytes of frames that wait for a peer that does not read (`FramedSocket.post`).
-    """
+    """What one end of a connection accepts."""
 
     text_bytes: int
     fds: int
+    # longest payload of a frame; None for no limit but memory, which is only taken as bytes come
     payload_bytes: int | None = 0
-    send_timeout_s: float | None = None
-    unsent_bytes: int = 64 << 20
+    send_timeout_s: float | None = None  # a peer that has not read for so long counts as gone; None to wait for it
+    unsent_bytes: int = 64 << 20  # most bytes of frames that wait for a peer that does not read (`FramedSocket.post`)
 
 
 class NotReadingError(ConnectionError):
@@ -66,17 +61,11 @@ class _Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame.
-
-    Attributes:
-        text: The message.
-        fds: Descriptors that came with it; they belong to the receiver.
-        payload: Bytes that came with it.
-    """
+    """One frame."""
 
     text: bytes
-    fds: list[int]
-    payload: bytearray
+    fds: list[int]  # descriptors that came with it; they belong to the receiver
+    payload: bytearray  # bytes that came with it
 
 
 class FramedSocket:

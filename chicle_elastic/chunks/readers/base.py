@@ -27,25 +27,16 @@ BLOCK_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Says what each column of a file is (`columns.choose_columns`).
-
-    Attributes:
-        names: Names of all columns, in the order of the file; empty where the file has none.
-        count: Number of columns, those that are left out included.
-        label: Position of the label's column, from 0.
-        weight: Position of the column of sample weights, or None.
-        header: Where the names stand, or that there are none, for the summary; empty where the format says so.
-        notes: What was decided without being asked for; one sentence each.
-    """
+    """Says what each column of a file is (`columns.choose_columns`)."""
 
     path: Path
-    names: tuple[str, ...]
-    count: int
-    label: int
-    weight: int | None
+    names: tuple[str, ...]  # names of all columns, in the order of the file; empty where the file has none
+    count: int  # number of columns, those that are left out included
+    label: int  # position of the label's column, from 0
+    weight: int | None  # position of the column of sample weights, or None
     features: tuple[int, ...]
-    header: str = ""
-    notes: tuple[str, ...] = ()
+    header: str = ""  # where the names stand, or that there are none, for the summary; empty where the format says so
+    notes: tuple[str, ...] = ()  # what was decided without being asked for; one sentence each
 
     @property
     def used(self) -> tuple[int, ...]:
@@ -59,51 +50,34 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How to read; a reader takes what concerns its format.
+    """How to read; a reader takes what concerns its format."""
 
-    Attributes:
-        block_bytes: Bytes of input per block; a block has at least one row.
-        zero_based: svmlight: whether the first feature has index 0; None finds out by a first pass over the file.
-        num_features: Number of columns where it is known beforehand; None takes it from the data.
-        header: CSV: whether the first line holds names; None finds out from that line.
-        delimiter: CSV: one character; None means a tab for names that contain ".tsv", else a comma.
-        label_column: CSV, Parquet: name or number (from 1; -1 is the last) of the label's column; None means the first.
-        weight_column: CSV, Parquet: name or number of the column of sample weights, if there is one.
-        drop_columns: CSV, Parquet: names or numbers of columns to leave out.
-        like: CSV, Parquet: columns of the first file of the data set, which this file has to match.
-        targets: npy, idx: file with the targets (npz may use it in place of its own `y`, and idx finds it by name).
-        weights: npy, npz: file with the sample weights.
-    """
-
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int = BLOCK_BYTES  # bytes of input per block; a block has at least one row
+    # svmlight: whether the first feature has index 0; None finds out by a first pass over the file
     zero_based: bool | None = False
-    num_features: int | None = None
-    header: bool | None = None
-    delimiter: str | None = None
+    num_features: int | None = None  # number of columns where it is known beforehand; None takes it from the data
+    header: bool | None = None  # CSV: whether the first line holds names; None finds out from that line
+    delimiter: str | None = None  # CSV: one character; None means a tab for names that contain ".tsv", else a comma
+    # CSV, Parquet: name or number (from 1; -1 is the last) of the label's column; None means the first
     label_column: str | None = None
-    weight_column: str | None = None
-    drop_columns: tuple[str, ...] = ()
-    like: Columns | None = None
+    weight_column: str | None = None  # CSV, Parquet: name or number of the column of sample weights, if there is one
+    drop_columns: tuple[str, ...] = ()  # CSV, Parquet: names or numbers of columns to leave out
+    like: Columns | None = None  # CSV, Parquet: columns of the first file of the data set, which this file has to match
+    # npy, idx: file with the targets (npz may use it in place of its own `y`, and idx finds it by name)
     targets: Path | None = None
-    weights: Path | None = None
+    weights: Path | None = None  # npy, npz: file with the sample weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the rows of a block stand in their file, in the words of that file.
-
-    Attributes:
-        unit: "line" (numbered from 1) for text, "row" (numbered from 0, as NumPy does) for arrays.
-        column_word: What the format calls a column: "column" or "index".
-        first_column: Number that the format gives to feature 0.
-        column_names: Names of the features where the file has names, or their numbers in the file.
-    """
+    """Where the rows of a block stand in their file, in the words of that file."""
 
     path: Path
-    unit: Literal["line", "row"]
+    unit: Literal["line", "row"]  # "line" (numbered from 1) for text, "row" (numbered from 0, as NumPy does) for arrays
     numbers: Sequence[int] | npt.NDArray[np.int64]
-    column_word: str = "column"
-    first_column: int = 0
+    column_word: str = "column"  # what the format calls a column: "column" or "index"
+    first_column: int = 0  # number that the format gives to feature 0
+    # names of the features where the file has names, or their numbers in the file
     column_names: Sequence[str | int] = ()
 
     def row(self, row: int) -> str:
@@ -120,26 +94,17 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Some consecutive rows of a file.
+    """Some consecutive rows of a file."""
 
-    Attributes:
-        rows: ndarray of shape (num_rows, num_features), or `CsrRows`. The number of features of CSR rows is that of
-            the whole file where the file states it, else the largest index of this block + 1.
-        targets: ndarray of shape (num_rows,): numbers as they were read, or `str` for labels that are text.
-        weights: ndarray of shape (num_rows,), or None.
-        origin: Where these rows come from.
-        bytes_read: Bytes of the (compressed) file consumed so far; only to show progress.
-        sample_shape: Shape of one sample where it is not flat (images).
-        columns: What the columns of the file are; None for a format without columns.
-    """
-
+    # ndarray of shape (num_rows, num_features), or `CsrRows`. The number of features of CSR rows is that of the whole
+    # file where the file states it, else the largest index of this block + 1
     rows: Rows
-    targets: Array
-    origin: Origin
-    bytes_read: int
-    weights: Array | None = None
-    sample_shape: tuple[int, ...] = ()
-    columns: Columns | None = None
+    targets: Array  # ndarray of shape (num_rows,): numbers as they were read, or `str` for labels that are text
+    origin: Origin  # where these rows come from
+    bytes_read: int  # bytes of the (compressed) file consumed so far; only to show progress
+    weights: Array | None = None  # ndarray of shape (num_rows,), or None
+    sample_shape: tuple[int, ...] = ()  # shape of one sample where it is not flat (images)
+    columns: Columns | None = None  # what the columns of the file are; None for a format without columns
 
     @property
     def num_rows(self) -> int:

@@ -35,15 +35,11 @@ _MAX_LEADING = 1000
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the first lines of a file say about all of them.
-
-    Attributes:
-        has_text_labels: Whether the labels are text.
-    """
+    """What the first lines of a file say about all of them."""
 
     delimiter: str
     columns: Columns
-    has_text_labels: bool
+    has_text_labels: bool  # whether the labels are text
     line: int
 
     @property
@@ -61,17 +57,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Parsed lines.
+    """Parsed lines."""
 
-    Attributes:
-        features: ndarray of shape (num_rows, num_features), float64.
-        labels: ndarray of shape (num_rows,), float64 or str.
-        weights: ndarray of shape (num_rows,), float64, or None.
-    """
-
-    features: Array
-    labels: Array
-    weights: Array | None
+    features: Array  # ndarray of shape (num_rows, num_features), float64
+    labels: Array  # ndarray of shape (num_rows,), float64 or str
+    weights: Array | None  # ndarray of shape (num_rows,), float64, or None
     line_numbers: range | npt.NDArray[np.int64]
 
 

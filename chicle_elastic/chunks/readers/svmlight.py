@@ -31,21 +31,13 @@ _ZERO_INDEX = re.compile(rb"\s0+:")
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Parsed lines, features numbered from 0.
+    """Parsed lines, features numbered from 0."""
 
-    Attributes:
-        labels: ndarray of shape (num_rows,), float64.
-        indptr: ndarray of shape (num_rows + 1,), int64.
-        indices: ndarray of shape (num_nonzeros,), int64.
-        values: ndarray of shape (num_nonzeros,), float64.
-        line_numbers: ndarray of shape (num_rows,), int64; lines without a sample have no row.
-    """
-
-    labels: Array
-    indptr: Array
-    indices: Array
-    values: Array
-    line_numbers: Array
+    labels: Array  # ndarray of shape (num_rows,), float64
+    indptr: Array  # ndarray of shape (num_rows + 1,), int64
+    indices: Array  # ndarray of shape (num_nonzeros,), int64
+    values: Array  # ndarray of shape (num_nonzeros,), float64
+    line_numbers: Array  # ndarray of shape (num_rows,), int64; lines without a sample have no row
 
 
 @dataclass(frozen=True, slots=True)

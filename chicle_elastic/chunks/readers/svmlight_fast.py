@@ -22,27 +22,16 @@ _MAX_SHORT_DIGITS = 3  # longer numbers are parsed faster by loadtxt
 
 @dataclass(frozen=True, slots=True)
 class FastSamples:
-    """What `parse_block` found; indices as they are in the text.
+    """What `parse_block` found; indices as they are in the text."""
 
-    Attributes:
-        labels: ndarray of shape (num_rows,), float64.
-        indptr: ndarray of shape (num_rows + 1,), int64.
-        indices: ndarray of shape (num_nonzeros,), int64.
-        values: ndarray of shape (num_nonzeros,), float64.
-        line_offsets: ndarray of shape (num_rows,), int64; lines of the block before that row's line.
-        ascends: Whether the indices ascend strictly within every row.
-        smallest_index: Smallest index, or 1 where there is none.
-        largest_index: Largest index, or 1 where there is none.
-    """
-
-    labels: Array
-    indptr: Array
-    indices: Array
-    values: Array
-    line_offsets: Array
-    ascends: bool
-    smallest_index: int
-    largest_index: int
+    labels: Array  # ndarray of shape (num_rows,), float64
+    indptr: Array  # ndarray of shape (num_rows + 1,), int64
+    indices: Array  # ndarray of shape (num_nonzeros,), int64
+    values: Array  # ndarray of shape (num_nonzeros,), float64
+    line_offsets: Array  # ndarray of shape (num_rows,), int64; lines of the block before that row's line
+    ascends: bool  # whether the indices ascend strictly within every row
+    smallest_index: int  # smallest index, or 1 where there is none
+    largest_index: int  # largest index, or 1 where there is none
 
 
 def parse_block(data: bytes) -> FastSamples | None:

@@ -26,17 +26,11 @@ numbers here so that they get an error of their own (see `checks`)."""
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Some consecutive whole lines.
+    """Some consecutive whole lines."""
 
-    Attributes:
-        data: The lines; only the last line of a file may lack its newline.
-        first_line: Number of the first of them, from 1.
-        bytes_read: Bytes of the file consumed so far, compressed where the file is.
-    """
-
-    data: bytes
-    first_line: int
-    bytes_read: int
+    data: bytes  # the lines; only the last line of a file may lack its newline
+    first_line: int  # number of the first of them, from 1
+    bytes_read: int  # bytes of the file consumed so far, compressed where the file is
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """(line number, line without its newline) of each line; what follows the last newline counts if not empty."""

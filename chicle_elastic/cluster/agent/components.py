@@ -34,13 +34,9 @@ HEADROOM_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """Addresses, secret and limits of the job that a node runs in.
+    """Addresses, secret and limits of the job that a node runs in."""
 
-    Attributes:
-        control: Address of the agent for its task.
-    """
-
-    control: str
+    control: str  # address of the agent for its task
     address: NodeAddress
     round_store: str
     run_id: str
@@ -59,15 +55,10 @@ class NodeCallbacks(membership.MembershipCallbacks, effect_executor.Host, Protoc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """See the top of the module.
+    """See the top of the module."""
 
-    Attributes:
-        declared: The job, as the task declared it.
-        membership: The log and the links that this node shares with the others.
-    """
-
-    declared: control.Declare
-    membership: Membership
+    declared: control.Declare  # the job, as the task declared it
+    membership: Membership  # the log and the links that this node shares with the others
     memory: ChunkManager
     executor: EffectExecutor
     handlers: Mapping[type, Callable[[Any], object]]

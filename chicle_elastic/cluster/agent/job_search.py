@@ -14,17 +14,11 @@ then: it has joined within the last second, and the end of the leader's process 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the store says about a job of which no agent can be reached.
+    """What the store says about a job of which no agent can be reached."""
 
-    Attributes:
-        is_dead: The job may be begun anew.
-        is_late: This node has reached no agent for so long that people should know why it waits.
-        silent: Address of each incarnation of which nothing is known but that it does not answer.
-    """
-
-    is_dead: bool
-    is_late: bool
-    silent: dict[str, str]
+    is_dead: bool  # the job may be begun anew
+    is_late: bool  # this node has reached no agent for so long that people should know why it waits
+    silent: dict[str, str]  # address of each incarnation of which nothing is known but that it does not answer
     reason: str
 
 

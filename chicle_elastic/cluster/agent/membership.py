@@ -82,22 +82,17 @@ class MembershipCallbacks(LogSubscriber, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this node is, and in which job.
-
-    Attributes:
-        job: The parameters that have to be the same at all agents.
-        patience_s: Time after which this node gives up if it reaches no agent of a job that lives.
-        may_begin_anew: This node begins the job anew if the leader gives no sign of life, although some agents may
-            live: the operator knows that they do not.
-    """
+    """Who this node is, and in which job."""
 
     node: NodeId
     capacity_bytes: int
     max_nodes: int
     endpoints: Endpoints
     declared: events.ChunksDeclared
-    job: Mapping[str, Any]
-    patience_s: float = math.inf
+    job: Mapping[str, Any]  # the parameters that have to be the same at all agents
+    patience_s: float = math.inf  # time after which this node gives up if it reaches no agent of a job that lives
+    # this node begins the job anew if the leader gives no sign of life, although some agents may live: the operator
+    # knows that they do not
     may_begin_anew: bool = False
 
 

@@ -54,19 +54,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a node ends.
-
-    Attributes:
-        has_left: The node has left on a notice, and the job goes on.
-        awaits_task: The task ends by itself, and how it ends counts; otherwise the agent kills it.
-        error: Why the node could not go on, unless its task has failed.
-    """
+    """How a node ends."""
 
     is_success: bool
     is_over: bool = False
-    has_left: bool = False
-    awaits_task: bool = True
-    error: ChicleError | None = None
+    has_left: bool = False  # the node has left on a notice, and the job goes on
+    awaits_task: bool = True  # the task ends by itself, and how it ends counts; otherwise the agent kills it
+    error: ChicleError | None = None  # why the node could not go on, unless its task has failed
 
 
 class Node:

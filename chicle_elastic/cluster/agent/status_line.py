@@ -20,14 +20,10 @@ JOINING = "waits to join the job"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A status of the node.
-
-    Attributes:
-        is_waiting: Whether something has to happen before the node trains.
-    """
+    """A status of the node."""
 
     text: str
-    is_waiting: bool
+    is_waiting: bool  # whether something has to happen before the node trains
 
 
 def status_of(scheduler: Scheduler, present: tuple[NodeId, ...], *, node: NodeId, max_nodes: int) -> Status | None:

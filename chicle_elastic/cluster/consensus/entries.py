@@ -23,37 +23,23 @@ from chicle_elastic.values import TaskReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One event in its place.
+    """One event in its place."""
 
-    Attributes:
-        now: Seconds since the job began; never decreases.
-        term: Of the lead that sequenced it.
-        origin: Life of the agent that proposed it; empty for what the protocol itself adds.
-        number: Counts the proposals of `origin`, from 1; 0 without one.
-    """
-
-    now: float
+    now: float  # seconds since the job began; never decreases
     event: Event
-    term: int
-    origin: str = ""
-    number: int = 0
+    term: int  # of the lead that sequenced it
+    origin: str = ""  # life of the agent that proposed it; empty for what the protocol itself adds
+    number: int = 0  # counts the proposals of `origin`, from 1; 0 without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """An iteration that was merged, as every task that got the sum knows it.
-
-    Attributes:
-        round: Its round.
-        iteration: Its number.
-        reports: Of every member, the same everywhere: they rode in the all-reduce.
-        stop_reason: The trainer's verdict ends the job here; None to go on.
-    """
+    """An iteration that was merged, as every task that got the sum knows it."""
 
     round: int
     iteration: int
-    reports: Mapping[NodeId, TaskReport]
-    stop_reason: str | None = None
+    reports: Mapping[NodeId, TaskReport]  # of every member, the same everywhere: they rode in the all-reduce
+    stop_reason: str | None = None  # the trainer's verdict ends the job here; None to go on
 
     def events(self) -> tuple[Event, ...]:
         """What goes into the log for it."""

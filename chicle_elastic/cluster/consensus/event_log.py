@@ -17,37 +17,24 @@ from chicle_elastic.scheduling.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """What all entries so far have come to, and how this node stands in it; later entries do not change it.
+    """What all entries so far have come to, and how this node stands in it; later entries do not change it."""
 
-    Attributes:
-        incarnation: Of this node; another one begins with an empty log.
-        first_term: Term of the first entry, the number of the job; 0 when there is none.
-        present: Nodes that joined and were neither lost nor released, in the order in which they joined.
-        electorate: Incarnations that may vote on who leads (`reachability`), by node.
-        in_flight: Round and iteration of the iteration that runs; None at a boundary.
-        is_steady: Iterations follow each other, and nothing else is ordered, until an event is appended.
-        loss_round: Round in which something was lost or cut off, as long as no model was rebuilt since.
-        lines: What happened at the boundary before the iteration in flight, in words.
-        is_live: This incarnation has joined: orders to its node are its own.
-        is_awaiting: The task of this node is in the iteration in flight, and its end will be told.
-        proposed: Events of this node that have no place in the log yet, in their order.
-    """
-
-    incarnation: str
+    incarnation: str  # of this node; another one begins with an empty log
     length: int
-    first_term: int
+    first_term: int  # term of the first entry, the number of the job; 0 when there is none
+    # nodes that joined and were neither lost nor released, in the order in which they joined
     present: tuple[NodeId, ...]
     members: tuple[NodeId, ...]
-    electorate: Mapping[NodeId, str]
+    electorate: Mapping[NodeId, str]  # incarnations that may vote on who leads (`reachability`), by node
     asked: tuple[NodeId, ...]
     reported: frozenset[NodeId]
-    in_flight: tuple[int, int] | None
-    is_steady: bool
-    loss_round: int | None
-    lines: tuple[str, ...]
-    is_live: bool
-    is_awaiting: bool
-    proposed: tuple[Event, ...]
+    in_flight: tuple[int, int] | None  # round and iteration of the iteration that runs; None at a boundary
+    is_steady: bool  # iterations follow each other, and nothing else is ordered, until an event is appended
+    loss_round: int | None  # round in which something was lost or cut off, as long as no model was rebuilt since
+    lines: tuple[str, ...]  # what happened at the boundary before the iteration in flight, in words
+    is_live: bool  # this incarnation has joined: orders to its node are its own
+    is_awaiting: bool  # the task of this node is in the iteration in flight, and its end will be told
+    proposed: tuple[Event, ...]  # events of this node that have no place in the log yet, in their order
 
 
 class LogSubscriber(Protocol):

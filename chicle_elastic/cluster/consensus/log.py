@@ -29,38 +29,31 @@ STATE_VERSION = 5
 
 @dataclass(slots=True, kw_only=True)
 class LogState:
-    """The state of a log after its entries, without its scheduler.
-
-    Attributes:
-        last_term: Term of the last entry; 0 when there is none.
-        first_term: Term of the first entry: the number of the job, as a job of which no node survived begins a new log.
-        in_flight: (round, iteration) of the iteration that runs; None at a boundary.
-        members: Nodes of the current round, in rank order.
-        is_steady: When the iteration in flight ends in band, the next one of the same round follows without any other
-            effect, and so on until an event is sequenced.
-        lives: Incarnation of each present node, i.e. the author of the proposal by which it joined.
-        electorate: Incarnation of each node that may vote on who leads: the members of the last round that was formed,
-            without those that were released since (`reachability`).
-        loss_round: Round in which a node was lost or an iteration aborted, until a later round has merged an iteration:
-            the model is to be rebuilt from the state first.
-        lines: Log lines of the boundary before the last iteration that was started.
-    """
+    """The state of a log after its entries, without its scheduler."""
 
     length: int = 0
     now: float = 0.0
-    last_term: int = 0
+    last_term: int = 0  # term of the last entry; 0 when there is none
+    # term of the first entry: the number of the job, as a job of which no node survived begins a new log
     first_term: int = 0
-    in_flight: tuple[int, int] | None = None
-    members: tuple[NodeId, ...] = ()
+    in_flight: tuple[int, int] | None = None  # (round, iteration) of the iteration that runs; None at a boundary
+    members: tuple[NodeId, ...] = ()  # nodes of the current round, in rank order
+    # when the iteration in flight ends in band, the next one of the same round follows without any other effect, and so
+    # on until an event is sequenced
     is_steady: bool = False
+    # incarnation of each present node, i.e. the author of the proposal by which it joined
     lives: dict[NodeId, str] = field(default_factory=dict)
+    # incarnation of each node that may vote on who leads: the members of the last round that was formed, without those
+    # that were released since (`reachability`)
     electorate: dict[NodeId, str] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
     asked: tuple[int, tuple[NodeId, ...]] = (0, ())
     reported: dict[NodeId, None] = field(default_factory=dict)
+    # round in which a node was lost or an iteration aborted, until a later round has merged an iteration: the model is
+    # to be rebuilt from the state first
     loss_round: int | None = None
     said: list[str] = field(default_factory=list)
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # log lines of the boundary before the last iteration that was started
 
 
 class Log:

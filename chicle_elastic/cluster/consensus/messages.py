@@ -33,57 +33,36 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
-    """From the leader, to a node that lacks entries that are not kept, or many and is new: what the log has come to.
+    """From the leader, to a node that lacks entries that are not kept, or many and is new: what the log has come to."""
 
-    Attributes:
-        term: Of the leader.
-        state: As `Log.state` returns it; in the leader, parts that are JSON text already.
-    """
-
-    term: Count
-    state: Mapping[str, Any]
+    term: Count  # of the leader
+    state: Mapping[str, Any]  # as `Log.state` returns it; in the leader, parts that are JSON text already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTerm:
-    """From a new lead: stop following others and say where you stand.
-
-    Attributes:
-        term: Its term.
-        last_term: Term of its last entry.
-        length: Length of its log.
-        is_breaking: The iteration in flight cannot end by itself; end it first.
-        unreached: Incarnations of the present nodes that the new leader cannot reach. An agent whose leader is among
-            them, and is well, does not change over.
-    """
+    """From a new lead: stop following others and say where you stand."""
 
     term: Count
-    last_term: Count
-    length: Count
-    is_breaking: bool
+    last_term: Count  # term of its last entry
+    length: Count  # length of its log
+    is_breaking: bool  # the iteration in flight cannot end by itself; end it first
+    # incarnations of the present nodes that the new leader cannot reach. An agent whose leader is among them, and is
+    # well, does not change over
     unreached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """The answer: how long the log is, what the new lead lacks, and how the iteration ended here.
+    """The answer: how long the log is, what the new lead lacks, and how the iteration ended here."""
 
-    Attributes:
-        term: Of the `NewTerm` that this answers.
-        last_term: Term of the last entry.
-        length: Length of the log.
-        base: Index of the first of `tail`.
-        knows_asker: The new lead is present in this log.
-        tail: Entries that the new lead does not have; empty when it has all, or another history.
-        ended: The iteration in flight was merged here, but its place in the log is for a lead to give.
-    """
-
-    term: Count
-    last_term: Count
-    length: Count
-    base: Count
-    knows_asker: bool = True
-    tail: tuple[Entry, ...] = ()
+    term: Count  # of the `NewTerm` that this answers
+    last_term: Count  # term of the last entry
+    length: Count  # length of the log
+    base: Count  # index of the first of `tail`
+    knows_asker: bool = True  # the new lead is present in this log
+    tail: tuple[Entry, ...] = ()  # entries that the new lead does not have; empty when it has all, or another history
+    # the iteration in flight was merged here, but its place in the log is for a lead to give
     ended: Ended | None = None
 
 
@@ -98,13 +77,9 @@ class GroupFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The other answer to `NewTerm`: this agent knows a newer term, or hears a leader that the asking one does not.
+    """The other answer to `NewTerm`: this agent knows a newer term, or hears a leader that the asking one does not."""
 
-    Attributes:
-        term: Newest term that it knows.
-    """
-
-    term: Count
+    term: Count  # newest term that it knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +91,9 @@ class SteppedDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
-    """To the leader: which present nodes this one cannot reach. The latest report replaces the ones before.
+    """To the leader: which present nodes this one cannot reach. The latest report replaces the ones before."""
 
-    Attributes:
-        unreached: Their incarnations.
-    """
-
-    unreached: tuple[str, ...]
+    unreached: tuple[str, ...]  # their incarnations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +113,9 @@ LOG = "log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """What one agent has said to another about the log within one turn of its event loop, as it goes over their link.
+    """What one agent has said to another about the log within one turn of its event loop, as their link carries it."""
 
-    Attributes:
-        messages: In their order.
-        kind: `LOG`, for the agent that gets it.
-    """
-
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...]  # in their order
     kind: str = LOG
 
 
@@ -166,32 +132,20 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """An entry was folded: perform the orders that concern this node.
+    """An entry was folded: perform the orders that concern this node."""
 
-    Attributes:
-        index: Of the entry.
-        entry: The entry.
-        effects: The orders; iterations that are over already are left out.
-        is_live: False for history from before this agent's life, which must not be performed again.
-        lost_life: The life that a lead took for lost with this entry; empty for others.
-    """
-
-    index: int
+    index: int  # of the entry
     entry: Entry
-    effects: Sequence[Effect]
-    is_live: bool
-    lost_life: str = ""
+    effects: Sequence[Effect]  # the orders; iterations that are over already are left out
+    is_live: bool  # false for history from before this agent's life, which must not be performed again
+    lost_life: str = ""  # the life that a lead took for lost with this entry; empty for others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """The log goes on from a state, without the entries before.
+    """The log goes on from a state, without the entries before."""
 
-    Attributes:
-        length: Of the log.
-    """
-
-    length: int
+    length: int  # of the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,17 +162,11 @@ class BreakGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Ask the store for `term`, then call `claimed`, `refused`, or `store_unreachable` if there is no answer in time.
-
-    Attributes:
-        term: The term.
-        known: Newest term in the store that this one may follow on; if the store holds a newer one, it refuses.
-        members: Lives of the agents that the claimer can talk to, its own included; all others are out.
-    """
+    """Ask the store for `term`, then call `claimed`, `refused`, or `store_unreachable` without an answer in time."""
 
     term: int
-    known: int
-    members: tuple[str, ...]
+    known: int  # newest term in the store that this one may follow on; if the store holds a newer one, it refuses
+    members: tuple[str, ...]  # lives of the agents that the claimer can talk to, its own included; all others are out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

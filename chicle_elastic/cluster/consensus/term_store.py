@@ -35,16 +35,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A term, as the store holds it.
+    """A term, as the store holds it."""
 
-    Attributes:
-        term: Its number; 0 before the first.
-        address: Where the leader accepts links.
-    """
-
-    term: int = 0
+    term: int = 0  # its number; 0 before the first
     lead: str = ""
-    address: str = ""
+    address: str = ""  # where the leader accepts links
     members: tuple[str, ...] = ()
 
 
@@ -59,16 +54,11 @@ class Contact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beacon:
-    """The sign of life of a leader.
-
-    Attributes:
-        term: Of the leader.
-        leader: Its incarnation; empty before the first sign.
-    """
+    """The sign of life of a leader."""
 
     count: int = 0
-    term: int = 0
-    leader: str = ""
+    term: int = 0  # of the leader
+    leader: str = ""  # its incarnation; empty before the first sign
     agents: tuple[Contact, ...] = ()
 
 

@@ -87,13 +87,9 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
 
 @dataclass(frozen=True, slots=True)
 class EndOfTask:
-    """How a task has ended.
+    """How a task has ended."""
 
-    Attributes:
-        code: Its exit code, negative for a signal.
-    """
-
-    code: int
+    code: int  # its exit code, negative for a signal
 
     def is_failed(self) -> bool:
         """Whether it has failed."""

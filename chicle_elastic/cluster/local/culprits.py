@@ -10,15 +10,10 @@ MOST_STEPS = 20
 
 
 class Culprit(NamedTuple):
-    """An object that cannot be pickled although all its parts can.
+    """An object that cannot be pickled although all its parts can."""
 
-    Attributes:
-        path: How it is reached.
-        kind: Its type, by its full name.
-    """
-
-    path: str
-    kind: str
+    path: str  # how it is reached
+    kind: str  # its type, by its full name
 
 
 def culprit_of(whole: Any, name: str, fails: Callable[[Any], bool]) -> Culprit:

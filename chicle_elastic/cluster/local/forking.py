@@ -27,17 +27,12 @@ _libc = ctypes.CDLL(None)
 
 @dataclass(slots=True, eq=False)
 class ForkedProcess:
-    """A process.
-
-    Attributes:
-        output: Descriptor of the file that has what it printed.
-        code: Its exit code, negative for a signal; None while it runs.
-    """
+    """A process."""
 
     name: str
     pid: int
-    output: int
-    code: int | None = field(default=None)
+    output: int  # descriptor of the file that has what it printed
+    code: int | None = field(default=None)  # its exit code, negative for a signal; None while it runs
 
     def signal(self, number: int) -> None:
         """Send a signal, if it still runs: a process id is not used again before its end is seen here."""

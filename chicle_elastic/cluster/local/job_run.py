@@ -47,20 +47,13 @@ SCHEDULE_TURN_S = 0.05
 
 @dataclass(slots=True, eq=False)
 class NodeProcesses:
-    """The processes of one node.
-
-    Attributes:
-        agent: Its agent.
-        task: Its task, if one runs.
-        is_dismissed: It was told to leave.
-        fault: Why the server has killed its agent; empty where it has not.
-    """
+    """The processes of one node."""
 
     name: str
     agent: PooledProcess
-    task: PooledProcess | None = None
-    is_dismissed: bool = False
-    fault: str = ""
+    task: PooledProcess | None = None  # its task, if one runs
+    is_dismissed: bool = False  # it was told to leave
+    fault: str = ""  # why the server has killed its agent; empty where it has not
     memory_kills: MemoryKills = field(default_factory=MemoryKills)
 
 

@@ -28,19 +28,12 @@ WHAT = "a connection of the local cluster"
 
 @dataclass(slots=True)
 class Received:
-    """One message.
+    """One message."""
 
-    Attributes:
-        kind: What it is about.
-        fields: Its other fields.
-        fds: Descriptors that came with it; they belong to the receiver.
-        payload: Bytes that came with it.
-    """
-
-    kind: str
-    fields: dict[str, Any]
-    fds: list[int]
-    payload: bytearray
+    kind: str  # what it is about
+    fields: dict[str, Any]  # its other fields
+    fds: list[int]  # descriptors that came with it; they belong to the receiver
+    payload: bytearray  # bytes that came with it
 
 
 class Connection:

@@ -29,13 +29,9 @@ KINDS = (AGENT, TASK)
 
 @dataclass(slots=True, eq=False)
 class PooledProcess:
-    """One of them.
+    """One of them."""
 
-    Attributes:
-        kind: What it can do: be an agent, or a task.
-    """
-
-    kind: str
+    kind: str  # what it can do: be an agent, or a task
     child: ForkedProcess
     line: Connection
 

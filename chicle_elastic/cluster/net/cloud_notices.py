@@ -50,15 +50,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudNotice:
-    """A cloud will take this machine.
-
-    Attributes:
-        remaining_s: Seconds until then, >= 0.
-    """
+    """A cloud will take this machine."""
 
     cloud: str
     reason: str
-    remaining_s: float
+    remaining_s: float  # seconds until then, >= 0
 
 
 class MetadataServer(Protocol):

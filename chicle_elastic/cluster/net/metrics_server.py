@@ -23,14 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsAddress(NamedTuple):
-    """Where to listen.
-
-    Attributes:
-        port: 0 for a free one.
-    """
+    """Where to listen."""
 
     host: str
-    port: int
+    port: int  # 0 for a free one
 
     @classmethod
     def parse(cls, text: str) -> "MetricsAddress":

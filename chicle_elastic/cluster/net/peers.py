@@ -65,24 +65,15 @@ def node_of(life: str) -> NodeId:
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """Another agent at the other end of a link.
-
-    Attributes:
-        link: To it.
-        heard_s: When its last message arrived.
-        said_s: When this agent last sent it a message.
-        endpoints: How to fetch chunks from it; None until its Hello has arrived.
-        address: Where it accepts links; empty until its Hello has arrived.
-        round_store: Endpoint of the store that it serves for the rounds in which it is the first member.
-    """
+    """Another agent at the other end of a link."""
 
     life: str
-    link: Link
-    heard_s: float
-    said_s: float
-    endpoints: Endpoints | None = None
-    address: str = ""
-    round_store: str = ""
+    link: Link  # to it
+    heard_s: float  # when its last message arrived
+    said_s: float  # when this agent last sent it a message
+    endpoints: Endpoints | None = None  # how to fetch chunks from it; None until its Hello has arrived
+    address: str = ""  # where it accepts links; empty until its Hello has arrived
+    round_store: str = ""  # endpoint of the store that it serves for the rounds in which it is the first member
     has_said_goodbye: bool = field(default=False)
 
     @property

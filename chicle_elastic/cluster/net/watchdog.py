@@ -20,19 +20,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowHandler:
-    """What there is to tell of a handler.
-
-    Attributes:
-        handler: Its name.
-        duration_s: How long it held the loop this time.
-        num_untold: How often it did so since it was told of last.
-        longest_s: The longest time among these and this one.
-    """
+    """What there is to tell of a handler."""
 
     handler: str
-    duration_s: float
-    num_untold: int
-    longest_s: float
+    duration_s: float  # how long it held the loop this time
+    num_untold: int  # how often it did so since it was told of last
+    longest_s: float  # the longest time among these and this one
 
 
 @dataclass(slots=True)

@@ -60,14 +60,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousSettings:
-    """Timeouts of free rounds. (In plain torchrun: `--rdzv-conf join_timeout=...,last_call_timeout=...`.)
-
-    Attributes:
-        last_call_s: For further nodes, when enough have arrived and the further ones are not known.
-    """
+    """Timeouts of free rounds. (In plain torchrun: `--rdzv-conf join_timeout=...,last_call_timeout=...`.)"""
 
     join_timeout_s: float = 600.0
-    last_call_s: float = 5.0
+    last_call_s: float = 5.0  # for further nodes, when enough have arrived and the further ones are not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,9 @@ ABSENT = "chicle: never written"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressOptions:
-    """What the command line says about addresses; None for what it leaves open.
+    """What the command line says about addresses; None for what it leaves open."""
 
-    Attributes:
-        host: Address to listen on, or "0.0.0.0" or "::" for all.
-    """
-
-    host: str | None = None
+    host: str | None = None  # address to listen on, or "0.0.0.0" or "::" for all
     advertise: str | None = None
     interface: str | None = None
     ports: PortRange = field(default=PortRange())

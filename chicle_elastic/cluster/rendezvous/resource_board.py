@@ -26,15 +26,10 @@ ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """So many nodes are wanted.
+    """So many nodes are wanted."""
 
-    Attributes:
-        number: Of the request, counted up by those who make them.
-        total: Nodes, >= 1.
-    """
-
-    number: int
-    total: int
+    number: int  # of the request, counted up by those who make them
+    total: int  # nodes, >= 1
     reason: str = ""
 
 
@@ -50,15 +45,10 @@ class NodeOffer:
 
 @dataclass(frozen=True, slots=True)
 class NodeNotice:
-    """Nodes that are to leave.
+    """Nodes that are to leave."""
 
-    Attributes:
-        number: How many there are.
-        nodes: Their names, in the order of the notices.
-    """
-
-    number: int
-    nodes: tuple[str, ...]
+    number: int  # how many there are
+    nodes: tuple[str, ...]  # their names, in the order of the notices
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,11 @@ MAX_CELL_BYTES = 1 << 18  # 512 members with long names
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a key of the store held at one instant.
+    """What a key of the store held at one instant."""
 
-    Attributes:
-        raw: The bytes, from any writer; None when the key was absent.
-        value: The value, if its signature is right; otherwise None.
-        problem: Why `raw` is not accepted, for a person; None when it is, or when the key was absent.
-    """
-
-    raw: bytes | None
-    value: Any = None
-    problem: str | None = None
+    raw: bytes | None  # the bytes, from any writer; None when the key was absent
+    value: Any = None  # the value, if its signature is right; otherwise None
+    problem: str | None = None  # why `raw` is not accepted, for a person; None when it is, or when the key was absent
 
 
 class CompareSet(Protocol):

@@ -35,18 +35,12 @@ Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMember:
-    """An agent at the rendezvous.
-
-    Attributes:
-        node: Its name.
-        token: Random, one per agent process: distinguishes two agents that use the same node name.
-        port: A free port there; plain torchrun's tasks connect to the one of rank 0.
-    """
+    """An agent at the rendezvous."""
 
     node: Name
-    token: Text
+    token: Text  # random, one per agent process: distinguishes two agents that use the same node name
     host: Text
-    port: Number
+    port: Number  # a free port there; plain torchrun's tasks connect to the one of rank 0
 
 
 Members: TypeAlias = Annotated[tuple[RoundMember, ...], codec.COMPACT, msgspec.Meta(max_length=MAX_MEMBERS)]
@@ -56,25 +50,17 @@ Tokens: TypeAlias = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_MEMB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousState:
-    """The state of the rendezvous, as the store holds it.
-
-    Attributes:
-        round: Number of the round; 0 before the first.
-        is_closed: The job is over.
-        is_success: Of a closed job: it has finished its work.
-        expected: Names that the round waits for, in rank order; empty when they are not known.
-        gone: Tokens of members that left after the round was complete.
-    """
+    """The state of the rendezvous, as the store holds it."""
 
     serial: Number = 0
-    round: Number = 0
+    round: Number = 0  # number of the round; 0 before the first
     is_complete: bool = True
-    is_closed: bool = False
-    is_success: bool = False
+    is_closed: bool = False  # the job is over
+    is_success: bool = False  # of a closed job: it has finished its work
     members: Members = ()
-    expected: Names = ()
+    expected: Names = ()  # names that the round waits for, in rank order; empty when they are not known
     waiting: Members = ()
-    gone: Tokens = ()
+    gone: Tokens = ()  # tokens of members that left after the round was complete
 
     def to_json(self) -> dict[str, Any]:
         """For `from_json` of any process of this format."""

@@ -17,19 +17,13 @@ from chicle_elastic.values import StateVersion
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """A part of a chunk that a worker thread fetches.
-
-    Attributes:
-        region: Where the source has what was ordered.
-        num_ahead: Bytes that are there and right: its rows, once they have come.
-        error: Why it cannot come.
-    """
+    """A part of a chunk that a worker thread fetches."""
 
     order: Order
     into: memoryview
-    region: Region
-    num_ahead: int = 0
-    error: str | None = None
+    region: Region  # where the source has what was ordered
+    num_ahead: int = 0  # bytes that are there and right: its rows, once they have come
+    error: str | None = None  # why it cannot come
     version: StateVersion | None = None
 
     @property

@@ -46,17 +46,12 @@ def number_of(order: Order) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a source has what was ordered.
-
-    Attributes:
-        number: Of the order.
-        region: The bytes; None where the source cannot give them.
-    """
+    """Where a source has what was ordered."""
 
     chunk: ChunkId
     part: Part
-    number: Count
-    region: Region | None = None
+    number: Count  # of the order
+    region: Region | None = None  # the bytes; None where the source cannot give them
     error: str = ""
 
 

@@ -33,20 +33,14 @@ from chicle_elastic.values import StateVersion
 
 @dataclass(slots=True, eq=False)
 class _Arriving:
-    """A slot that a chunk arrives in.
-
-    Attributes:
-        into: The slot.
-        num_ahead: Bytes that are there and right: its rows, once they have come.
-        fetch: What a worker thread writes there; perhaps still the rows, when their copy has been ordered.
-        then: Called in place of going on, once nothing is written there.
-    """
+    """A slot that a chunk arrives in."""
 
     order: Order
     into: memoryview
-    num_ahead: int = 0
+    num_ahead: int = 0  # bytes that are there and right: its rows, once they have come
+    # what a worker thread writes there; perhaps still the rows, when their copy has been ordered
     fetch: Fetch | None = None
-    then: Callable[[], None] | None = None
+    then: Callable[[], None] | None = None  # called in place of going on, once nothing is written there
 
     @property
     def is_copy(self) -> bool:

@@ -64,15 +64,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIdentity:
-    """The properties of a job that have to be the same in its checkpoints.
-
-    Attributes:
-        state: Shape of the state of a sample.
-    """
+    """The properties of a job that have to be the same in its checkpoints."""
 
     num_rows: int
     num_parameters: int
-    state: StateSpec
+    state: StateSpec  # shape of the state of a sample
     trainer: Mapping[str, Any]
 
     @classmethod
@@ -92,22 +88,15 @@ class JobIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint that was read, and is complete.
-
-    Attributes:
-        model: ndarray of shape (num_parameters,).
-        rebuilt: The model rebuilt from state at the last certificate; None without one.
-        progress: The trainer's progress; empty for none.
-        state: By global row id, shape (num_rows, outputs, width).
-    """
+    """A checkpoint that was read, and is complete."""
 
     path: Place
     iteration: int
-    model: Array
-    rebuilt: Array | None
-    progress: Array
+    model: Array  # ndarray of shape (num_parameters,)
+    rebuilt: Array | None  # the model rebuilt from state at the last certificate; None without one
+    progress: Array  # the trainer's progress; empty for none
     training: dict[str, Any]
-    state: Array
+    state: Array  # by global row id, shape (num_rows, outputs, width)
 
     @property
     def parameters(self) -> dict[str, float]:

@@ -40,24 +40,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Draft:
-    """A checkpoint that is being written.
+    """A checkpoint that is being written."""
 
-    Attributes:
-        iteration: Last merged iteration.
-        time_s: Seconds since the start of the job, the same in every task.
-        rows: Row ids of the samples of this task; copies, like the state.
-        shared: Makes the files that all tasks share, by name, arrays or JSON values; None except in rank 0.
-        mark: For `format.attempt_name`: empty, but for the checkpoint of a job that pauses.
-    """
-
-    iteration: int
-    time_s: float
+    iteration: int  # last merged iteration
+    time_s: float  # seconds since the start of the job, the same in every task
     rank: int
     ranks: Sequence[int]
-    rows: Array
+    rows: Array  # row ids of the samples of this task; copies, like the state
     state: Array
+    # makes the files that all tasks share, by name, arrays or JSON values; None except in rank 0
     shared: Callable[[], Mapping[str, Any]] | None
-    mark: str = ""
+    mark: str = ""  # for `format.attempt_name`: empty, but for the checkpoint of a job that pauses
     files: dict[str, Any] = field(default_factory=dict)
     parts: dict[int, dict[str, Any]] = field(default_factory=dict)
     started_s: float = field(default_factory=time.monotonic)

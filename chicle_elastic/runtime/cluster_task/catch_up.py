@@ -25,23 +25,15 @@ NUM_LATEST = 16
 
 
 class TaskPosition(NamedTuple):
-    """The progress of a task, and its properties for the round.
+    """The progress of a task, and its properties for the round."""
 
-    Attributes:
-        merged: Last merged iteration, 0 for none.
-        last_certificate: Iteration of the last certificate, 0 for none.
-        must_recover: Its state may not match its model.
-        has_caller: Its job has a callback that may end the job.
-        device: Where its solver leaves updates.
-        version: Round and iteration in which its model was merged. Two tasks whose models are of one iteration but of
-            different rounds have different models: one was taken for lost while the others repeated the iteration.
-    """
-
-    merged: int
-    last_certificate: int
-    must_recover: bool
-    has_caller: bool
-    device: DeviceOffer
+    merged: int  # last merged iteration, 0 for none
+    last_certificate: int  # iteration of the last certificate, 0 for none
+    must_recover: bool  # its state may not match its model
+    has_caller: bool  # its job has a callback that may end the job
+    device: DeviceOffer  # where its solver leaves updates
+    # round and iteration in which its model was merged. Two tasks whose models are of one iteration but of different
+    # rounds have different models: one was taken for lost while the others repeated the iteration
     version: StateVersion = NO_VERSION
 
     @property

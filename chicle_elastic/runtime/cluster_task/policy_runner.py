@@ -129,17 +129,11 @@ class _PolicyWorker:
 
 @dataclass(slots=True)
 class TimeLimitedPolicy:
-    """A policy with a time limit, for a caller that waits for the decision.
-
-    Attributes:
-        policy: The policy.
-        patience_s: How long it may take to decide.
-        has_told: Whether the user has been told once that the job waits for it.
-    """
+    """A policy with a time limit, for a caller that waits for the decision."""
 
     policy: DecidingPolicy
-    patience_s: float = PATIENCE_S
-    has_told: bool = False
+    patience_s: float = PATIENCE_S  # how long it may take to decide
+    has_told: bool = False  # whether the user has been told once that the job waits for it
 
     @property
     def name(self) -> str:

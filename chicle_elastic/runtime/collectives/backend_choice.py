@@ -24,15 +24,10 @@ DIGEST_BYTES = 3 * PART_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOffer:
-    """A member's description of the device that its solver leaves updates on.
+    """A member's description of the device that its solver leaves updates on."""
 
-    Attributes:
-        digest: Of the device's UUID, `DIGEST_BYTES` long; empty where updates lie in host memory.
-        nccl: Version of NCCL as one number; 0 for none, or for one that has failed in this process.
-    """
-
-    digest: bytes = b""
-    nccl: int = 0
+    digest: bytes = b""  # of the device's UUID, `DIGEST_BYTES` long; empty where updates lie in host memory
+    nccl: int = 0  # version of NCCL as one number; 0 for none, or for one that has failed in this process
 
     @classmethod
     def of(cls, device: Any, *, may_use_nccl: bool) -> "DeviceOffer":
@@ -69,13 +64,9 @@ class DeviceOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A decision, with its reason.
+    """A decision, with its reason."""
 
-    Attributes:
-        is_by_nccl: NCCL sums from device to device; otherwise sockets over the hosts.
-    """
-
-    is_by_nccl: bool
+    is_by_nccl: bool  # NCCL sums from device to device; otherwise sockets over the hosts
     reason: str
 
 

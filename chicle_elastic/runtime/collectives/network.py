@@ -9,14 +9,10 @@ from chicle_elastic.transports.secret import JobSecret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupNetwork:
-    """Where this member listens, and how the members of the round recognise each other.
+    """Where this member listens, and how the members of the round recognise each other."""
 
-    Attributes:
-        address: Of this node.
-        secret: Of this round, the same for all its members and derived from the job's; tasks do not know that one.
-    """
-
-    address: NodeAddress
+    address: NodeAddress  # of this node
+    # of this round, the same for all its members and derived from the job's; tasks do not know that one
     secret: JobSecret = field(repr=False)
 
     @classmethod

@@ -80,40 +80,24 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """The job is known, the task not hot yet: the agent takes memory meanwhile. Comes once, after `Welcome`.
+    """The job is known, the task not hot yet: the agent takes memory meanwhile. Comes once, after `Welcome`."""
 
-    Attributes:
-        num_chunks: Of the data set.
-        slot_bytes: Size of a slot that holds any of them.
-    """
-
-    num_chunks: int
-    slot_bytes: int
+    num_chunks: int  # of the data set
+    slot_bytes: int  # size of a slot that holds any of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declare:
-    """The task is hot: everything is imported. Comes once, after `Expect`.
+    """The task is hot: everything is imported. Comes once, after `Expect`."""
 
-    Attributes:
-        seed: Of the job.
-        num_rows: Samples in the data set.
-        rows: Samples in each chunk, by chunk id from 0.
-        size_bytes: Bytes of each chunk with header and state.
-        slot_bytes: Size of a slot that holds any of them.
-        merged: Iteration of the checkpoint that this task would go on from; 0 for none.
-        checkpoints: When checkpoints are written, in words; empty for never. The same in every task.
-        parameters: What policies had set in that checkpoint, by name.
-    """
-
-    seed: int
-    num_rows: int
-    rows: tuple[int, ...]
-    size_bytes: tuple[int, ...]
-    slot_bytes: int
-    merged: int = 0
-    checkpoints: str = ""
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    seed: int  # of the job
+    num_rows: int  # samples in the data set
+    rows: tuple[int, ...]  # samples in each chunk, by chunk id from 0
+    size_bytes: tuple[int, ...]  # bytes of each chunk with header and state
+    slot_bytes: int  # size of a slot that holds any of them
+    merged: int = 0  # iteration of the checkpoint that this task would go on from; 0 for none
+    checkpoints: str = ""  # when checkpoints are written, in words; empty for never. The same in every task
+    parameters: Mapping[str, float] = field(default_factory=dict)  # what policies had set in that checkpoint, by name
 
     def is_same_job(self, other: "Declare") -> bool:
         """Whether both declare the same job; each may have found another checkpoint of it."""
@@ -147,17 +131,12 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReady:
-    """Answers `Round`: the members are connected and have the newest model.
-
-    Attributes:
-        merged: Last merged iteration in that model.
-        model_address: Address of the model in the task; it never changes.
-        ledger: Of the iteration that this task could not merge, and the task that had this model could.
-    """
+    """Answers `Round`: the members are connected and have the newest model."""
 
     round: int
-    merged: int
-    model_address: int
+    merged: int  # last merged iteration in that model
+    model_address: int  # address of the model in the task; it never changes
+    # of the iteration that this task could not merge, and the task that had this model could
     ledger: tuple[LedgerPage, ...] = ()
 
 
@@ -171,36 +150,23 @@ class GroupBroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationEnded:
-    """The iteration is merged. But for the last six, every task says the same.
-
-    Attributes:
-        reports: Of every member that has chunks.
-        votes: Tasks that want to stop at this boundary to let the agents confer; with 0 the agents go on at once.
-        stop_reason: Why the trainer ends the job here; None to go on.
-        figures: What the trainer says of the model; figures that are not finite are left out.
-        epochs: Passes over the data so far.
-        duration_s: From the beginning of the iteration to this message.
-        model_address: Address of the model in the task; it never changes.
-        ledger: What this task read.
-        is_cut_off: The group broke between merge and verdict: others may have come to a verdict that ends the job,
-            and `stop_reason` does not say so. `GroupBroke` follows.
-        goes_on: The task has begun the next iteration by itself; only without votes and `stop_reason`.
-        is_interrupted: Rows may be left out: an `Interrupt` came before its solver was done, or that is how its trainer
-            has it.
-    """
+    """The iteration is merged. But for the last six, every task says the same."""
 
     round: int
     iteration: int
-    reports: Mapping[NodeId, TaskReport]
-    votes: int
-    stop_reason: str | None
-    figures: Mapping[str, float]
-    epochs: float
-    duration_s: float
-    model_address: int
-    ledger: tuple[LedgerPage, ...]
+    reports: Mapping[NodeId, TaskReport]  # of every member that has chunks
+    votes: int  # tasks that want to stop at this boundary to let the agents confer; with 0 the agents go on at once
+    stop_reason: str | None  # why the trainer ends the job here; None to go on
+    figures: Mapping[str, float]  # what the trainer says of the model; figures that are not finite are left out
+    epochs: float  # passes over the data so far
+    duration_s: float  # from the beginning of the iteration to this message
+    model_address: int  # address of the model in the task; it never changes
+    ledger: tuple[LedgerPage, ...]  # what this task read
+    # the group broke between merge and verdict: others may have come to a verdict that ends the job, and `stop_reason`
+    # does not say so. `GroupBroke` follows
     is_cut_off: bool = False
-    goes_on: bool = False
+    goes_on: bool = False  # the task has begun the next iteration by itself; only without votes and `stop_reason`
+    # rows may be left out: an `Interrupt` came before its solver was done, or that is how its trainer has it
     is_interrupted: bool = False
 
 
@@ -216,32 +182,20 @@ class IterationBroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
-    """A message of solver or trainer for a party that is not in this task.
+    """A message of solver or trainer for a party that is not in this task."""
 
-    Attributes:
-        sender: Name of the task, or "trainer".
-        to: A task, "trainer" (which is in the task of rank 0) or "*" (everyone in other tasks).
-        payload: JSON text.
-    """
-
-    sender: str
-    to: str
-    payload: str
+    sender: str  # name of the task, or "trainer"
+    to: str  # a task, "trainer" (which is in the task of rank 0) or "*" (everyone in other tasks)
+    payload: str  # JSON text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint is complete; the task that completed it says so.
+    """A checkpoint is complete; the task that completed it says so."""
 
-    Attributes:
-        iteration: Last merged iteration in it.
-        size_bytes: Of all its files.
-        duration_s: From the boundary to its end; training went on meanwhile.
-    """
-
-    iteration: int
-    size_bytes: int
-    duration_s: float
+    iteration: int  # last merged iteration in it
+    size_bytes: int  # of all its files
+    duration_s: float  # from the boundary to its end; training went on meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,13 +205,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Code of the user, or ours in this task, raised: the job cannot go on. The process ends.
+    """Code of the user, or ours in this task, raised: the job cannot go on. The process ends."""
 
-    Attributes:
-        traceback: As text.
-    """
-
-    traceback: str
+    traceback: str  # as text
 
 
 # What an agent says.
@@ -265,21 +215,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Answers `Hello`.
+    """Answers `Hello`."""
 
-    Attributes:
-        node: Name of the node and so of the task.
-        wants_ledger: Whether the pages of the ledger are to be sent.
-        checkpoint: Where and when checkpoints are written, unless the job says so itself; None for nowhere.
-        wants_resume: Go on from the newest checkpoint, also where the job says where they are.
-        is_restart: The task of before has died; the job may go on without what this one cannot reach.
-    """
-
-    node: NodeId
-    wants_ledger: bool = True
+    node: NodeId  # name of the node and so of the task
+    wants_ledger: bool = True  # whether the pages of the ledger are to be sent
+    # where and when checkpoints are written, unless the job says so itself; None for nowhere
     checkpoint: CheckpointSettings | None = None
-    wants_resume: bool = False
-    is_restart: bool = False
+    wants_resume: bool = False  # go on from the newest checkpoint, also where the job says where they are
+    is_restart: bool = False  # the task of before has died; the job may go on without what this one cannot reach
     version: int = VERSION
 
 
@@ -294,19 +237,15 @@ class Arena:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Get a chunk from its source into a slot that is reserved for it.
-
-    Attributes:
-        merged: Last merged iteration.
-        began: Iteration that the job goes on from; 0 where it begins. As long as `merged` is no later, a chunk gets the
-            state of that checkpoint, or that which the caller of the job gave; later its state is fresh.
-    """
+    """Get a chunk from its source into a slot that is reserved for it."""
 
     chunk: ChunkId
     arena: int
     slot: int
     round: int
-    merged: int
+    merged: int  # last merged iteration
+    # iteration that the job goes on from; 0 where it begins. As long as `merged` is no later, a chunk gets the state of
+    # that checkpoint, or that which the caller of the job gave; later its state is fresh
     began: int = 0
 
 
@@ -327,95 +266,59 @@ class Attach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundNetwork:
-    """How the members of a round connect.
+    """How the members of a round connect."""
 
-    Attributes:
-        bind: Address that this task listens on (`transports.node_address`).
-        advertise: Address that it tells the others.
-        first_port: The lowest port that it may listen on; 0 for any.
-        last_port: The highest; 0 for any.
-        key: Secret of the round in hex digits, derived from the job's: the members' proof to each other.
-    """
-
-    bind: str
-    advertise: str
-    first_port: int = 0
-    last_port: int = 0
+    bind: str  # address that this task listens on (`transports.node_address`)
+    advertise: str  # address that it tells the others
+    first_port: int = 0  # the lowest port that it may listen on; 0 for any
+    last_port: int = 0  # the highest; 0 for any
+    # secret of the round in hex digits, derived from the job's: the members' proof to each other
     key: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Leave the group of the round before and connect to the members of this one.
-
-    Attributes:
-        rank: Position of this node in `members`.
-        members: All of them, by rank.
-        host: Where the store of the round is, which the agent of the first member serves.
-        port: Its port.
-        prefix: Of all keys of this round in the store; no other round has it.
-        network: How the members connect.
-        has_losses: Something was lost or cut off since the last merge: the model is rebuilt from the state first.
-        merged: As in `Load`.
-        merged_round: Round in which the log has this iteration as merged; 0 for none.
-        began: As in `Load`.
-        is_return: This node was taken for lost, and comes back with the task that it had.
-        capacity_bytes: Memory for chunks of each member, by rank; for policies, as what follows.
-        chunk_bytes: What a chunk takes of it.
-        min_nodes: Fewer nodes than these pause the job.
-        max_nodes: More than these cannot take part.
-        disabled: Policies that are heard no more.
-    """
+    """Leave the group of the round before and connect to the members of this one."""
 
     round: int
-    rank: int
-    members: tuple[NodeId, ...]
-    host: str
+    rank: int  # position of this node in `members`
+    members: tuple[NodeId, ...]  # all of them, by rank
+    host: str  # where the store of the round is, which the agent of the first member serves
     port: int
-    prefix: str
-    network: RoundNetwork
-    has_losses: bool
-    merged: int = 0
-    merged_round: int = 0
-    began: int = 0
-    is_return: bool = False
-    capacity_bytes: tuple[int | None, ...]
-    chunk_bytes: int
-    min_nodes: int = 1
-    max_nodes: int | None = None
-    disabled: tuple[str, ...] = ()
+    prefix: str  # of all keys of this round in the store; no other round has it
+    network: RoundNetwork  # how the members connect
+    has_losses: bool  # something was lost or cut off since the last merge: the model is rebuilt from the state first
+    merged: int = 0  # as in `Load`
+    merged_round: int = 0  # round in which the log has this iteration as merged; 0 for none
+    began: int = 0  # as in `Load`
+    is_return: bool = False  # this node was taken for lost, and comes back with the task that it had
+    capacity_bytes: tuple[int | None, ...]  # memory for chunks of each member, by rank; for policies, as what follows
+    chunk_bytes: int  # what a chunk takes of it
+    min_nodes: int = 1  # fewer nodes than these pause the job
+    max_nodes: int | None = None  # more than these cannot take part
+    disabled: tuple[str, ...] = ()  # policies that are heard no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
-    """Compute an iteration, merge, judge.
-
-    Attributes:
-        is_complete: False while chunks are missing: nothing is certified then.
-        num_tasks: Members that own chunks, the K of CoCoA; the same in every task.
-        lines: What happened at the boundary before, in words, for the history; the same in every task.
-        may_go_on: Unless something stops the tasks at the boundary after it, the next iteration follows for certain,
-            with the same `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on.
-        parameters: What policies have set, by name.
-        travelling: Chunks on their way for decisions of policies.
-        wanted: Nodes that a policy has asked for last; 0 for none.
-        arriving: (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0).
-        must_rebuild: The model may lack state that chunks have: all tasks rebuild it from all state first.
-        offer: What the resource manager could give.
-    """
+    """Compute an iteration, merge, judge."""
 
     round: int
     iteration: int
-    is_complete: bool
-    num_tasks: int
+    is_complete: bool  # false while chunks are missing: nothing is certified then
+    num_tasks: int  # members that own chunks, the K of CoCoA; the same in every task
+    # what happened at the boundary before, in words, for the history; the same in every task
     lines: tuple[str, ...] = ()
+    # unless something stops the tasks at the boundary after it, the next iteration follows for certain, with the same
+    # `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on
     may_go_on: bool = False
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    travelling: int = 0
-    wanted: int = 0
+    parameters: Mapping[str, float] = field(default_factory=dict)  # what policies have set, by name
+    travelling: int = 0  # chunks on their way for decisions of policies
+    wanted: int = 0  # nodes that a policy has asked for last; 0 for none
+    # (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0)
     arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
-    must_rebuild: bool = False
-    offer: ResourceOffer = field(default_factory=ResourceOffer)
+    must_rebuild: bool = False  # the model may lack state that chunks have: all tasks rebuild it from all state first
+    offer: ResourceOffer = field(default_factory=ResourceOffer)  # what the resource manager could give
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,36 +349,23 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """The job pauses, perhaps for good: write this task's part of a checkpoint, if the job has a place for one.
+    """The job pauses, perhaps for good: write this task's part of a checkpoint, if the job has a place for one."""
 
-    Attributes:
-        round: Current round.
-        iteration: Last merged iteration.
-        merged_round: Round in which it was merged.
-        nodes: Those that own chunks and so write a part, by rank; the first also writes what all tasks share.
-    """
-
-    round: int
-    iteration: int
-    merged_round: int
+    round: int  # current round
+    iteration: int  # last merged iteration
+    merged_round: int  # round in which it was merged
+    # those that own chunks and so write a part, by rank; the first also writes what all tasks share
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The job is over; `run` returns its outcome in every task that has the last model. The others just end.
+    """The job is over; `run` returns its outcome in every task that has the last model. The others just end."""
 
-    Attributes:
-        reason: In words.
-        merged: Iteration of the last model.
-        failure: Traceback of the task that failed, if that is why: `run` raises then.
-        accounts: What became of each chunk, for the outcome.
-    """
-
-    reason: str
-    merged: int
-    failure: str | None = None
-    accounts: tuple[ChunkAccount, ...] = ()
+    reason: str  # in words
+    merged: int  # iteration of the last model
+    failure: str | None = None  # traceback of the task that failed, if that is why: `run` raises then
+    accounts: tuple[ChunkAccount, ...] = ()  # what became of each chunk, for the outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

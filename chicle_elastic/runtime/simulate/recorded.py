@@ -43,16 +43,11 @@ MOST_NOISE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedJob:
-    """What a recording says.
-
-    Attributes:
-        infos: The chunks.
-        result: The job as it was, with a price of 1 for a node second; bytes are not known.
-    """
+    """What a recording says."""
 
     scenario: Scenario
     infos: tuple[ChunkInfo, ...]
-    result: SimulationResult
+    result: SimulationResult  # the job as it was, with a price of 1 for a node second; bytes are not known
 
 
 def read_recording(path: Path) -> RecordedJob:

@@ -16,41 +16,23 @@ ONLY_TIME = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """A job that was simulated. Seconds are those of its virtual clock.
+    """A job that was simulated. Seconds are those of its virtual clock."""
 
-    Attributes:
-        scenario: Name of the scenario.
-        policies: Names of the policies, in their order.
-        is_real: Whether a model was trained.
-        has_finished: Whether the job ended by itself.
-        reason: Why it ended, or what it waits for in vain.
-        time_s: Seconds of the whole job, with loading and waiting.
-        node_s: Seconds of all nodes, from their starts to their ends.
-        cost: Price of these seconds.
-        aborted: Iterations that a loss aborted.
-        chunks_moved: Chunks that changed their owner.
-        bytes_moved: Bytes of copies and pre-copies that arrived; None where that is not known.
-        chunks_lost: How often the state of a chunk began anew because its node was lost.
-        stall_s: Seconds between two merged iterations in which no task computed, and those of aborted iterations.
-        longest_stall_s: The longest of these.
-        history: A record per merged iteration.
-    """
-
-    scenario: str
-    policies: tuple[str, ...]
-    is_real: bool
-    has_finished: bool
-    reason: str
-    time_s: float
-    node_s: float
-    cost: float
-    aborted: int
-    chunks_moved: int
-    bytes_moved: int | None
-    chunks_lost: int
-    stall_s: float
-    longest_stall_s: float
-    history: History
+    scenario: str  # name of the scenario
+    policies: tuple[str, ...]  # names of the policies, in their order
+    is_real: bool  # whether a model was trained
+    has_finished: bool  # whether the job ended by itself
+    reason: str  # why it ended, or what it waits for in vain
+    time_s: float  # seconds of the whole job, with loading and waiting
+    node_s: float  # seconds of all nodes, from their starts to their ends
+    cost: float  # price of these seconds
+    aborted: int  # iterations that a loss aborted
+    chunks_moved: int  # chunks that changed their owner
+    bytes_moved: int | None  # bytes of copies and pre-copies that arrived; None where that is not known
+    chunks_lost: int  # how often the state of a chunk began anew because its node was lost
+    stall_s: float  # seconds between two merged iterations in which no task computed, and those of aborted iterations
+    longest_stall_s: float  # the longest of these
+    history: History  # a record per merged iteration
 
     @property
     def label(self) -> str:

@@ -28,40 +28,25 @@ STEP = re.compile(r"\.(?P<key>\w+)|\[(?P<index>\d+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedJob:
-    """The job; with real work, chunks and rows are those of the data.
+    """The job; with real work, chunks and rows are those of the data."""
 
-    Attributes:
-        iterations: Merged iterations after which the job ends, >= 1.
-        until_s: Virtual seconds after which the simulation ends anyway; None for never.
-        chunks: Chunks of the data set, >= 1.
-        rows_per_chunk: Samples in each, >= 1.
-        chunk_bytes: Bytes of each, state included, >= 1.
-        state_bytes: Bytes of the state in each: what moves at a boundary once rows were pre-copied, <= `chunk_bytes`.
-        row_s: Seconds per sample on a node of speed 1, > 0.
-        iteration_s: Seconds of an iteration beside what tasks compute: the all-reduce and the merge.
-        epochs_per_iteration: Samples that a task processes in an iteration, over those that it has, > 0.
-        noise: Standard deviation of the time of a task, relative to it, >= 0 and < 1.
-        precopy: Whether rows are pre-copied while iterations run, as agents do.
-        min_nodes: Fewer nodes pause the job.
-        max_nodes: More nodes are not asked for; None for no limit.
-        start_nodes: Nodes that the job waits for at its start; None for those that are ready at second 0.
-        policies: Sets of policies to compare, as "Rebalance+Shuffle:share=0.1"; the command line overrides them.
-    """
-
-    iterations: int = 100
-    until_s: float | None = None
-    chunks: int = 512
-    rows_per_chunk: int = 1000
-    chunk_bytes: int = 1 << 20
+    iterations: int = 100  # merged iterations after which the job ends, >= 1
+    until_s: float | None = None  # virtual seconds after which the simulation ends anyway; None for never
+    chunks: int = 512  # chunks of the data set, >= 1
+    rows_per_chunk: int = 1000  # samples in each, >= 1
+    chunk_bytes: int = 1 << 20  # bytes of each, state included, >= 1
+    # bytes of the state in each: what moves at a boundary once rows were pre-copied, <= `chunk_bytes`
     state_bytes: int = 8 << 10
-    row_s: float = 1e-5
-    iteration_s: float = 0.0
-    epochs_per_iteration: float = 1.0
-    noise: float = 0.0
-    precopy: bool = True
-    min_nodes: int = 1
-    max_nodes: int | None = None
+    row_s: float = 1e-5  # seconds per sample on a node of speed 1, > 0
+    iteration_s: float = 0.0  # seconds of an iteration beside what tasks compute: the all-reduce and the merge
+    epochs_per_iteration: float = 1.0  # samples that a task processes in an iteration, over those that it has, > 0
+    noise: float = 0.0  # standard deviation of the time of a task, relative to it, >= 0 and < 1
+    precopy: bool = True  # whether rows are pre-copied while iterations run, as agents do
+    min_nodes: int = 1  # fewer nodes pause the job
+    max_nodes: int | None = None  # more nodes are not asked for; None for no limit
+    # nodes that the job waits for at its start; None for those that are ready at second 0
     start_nodes: int | None = None
+    # sets of policies to compare, as "Rebalance+Shuffle:share=0.1"; the command line overrides them
     policies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,33 +68,19 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedNode:
-    """A node, or several that are alike.
+    """A node, or several that are alike."""
 
-    Attributes:
-        name: Of the node; with `count` the start of the names, "fast" for fast-0, fast-1 and so on.
-        count: Nodes like this one, >= 1.
-        speed: Samples per second, relative to `row_s`, > 0: 0.5 is half as fast.
-        joins_s: Second at which it is started and paid for.
-        boot_s: Seconds from there until it joins.
-        notice_s: Second at which it is given notice; None for never.
-        grace_s: Seconds from the notice until it is taken away.
-        dies_s: Second at which it is lost without notice; None for never.
-        price: Of a second of the node.
-        memory_bytes: Memory for chunks; None for as much as there is to hold.
-        bytes_per_s: Of its link, each way; None for that of the network.
-    """
-
-    name: str
-    count: int = 1
-    speed: float = 1.0
-    joins_s: float = 0.0
-    boot_s: float = 0.0
-    notice_s: float | None = None
-    grace_s: float = 30.0
-    dies_s: float | None = None
-    price: float = 1.0
-    memory_bytes: int | None = None
-    bytes_per_s: float | None = None
+    name: str  # of the node; with `count` the start of the names, "fast" for fast-0, fast-1 and so on
+    count: int = 1  # nodes like this one, >= 1
+    speed: float = 1.0  # samples per second, relative to `row_s`, > 0: 0.5 is half as fast
+    joins_s: float = 0.0  # second at which it is started and paid for
+    boot_s: float = 0.0  # seconds from there until it joins
+    notice_s: float | None = None  # second at which it is given notice; None for never
+    grace_s: float = 30.0  # seconds from the notice until it is taken away
+    dies_s: float | None = None  # second at which it is lost without notice; None for never
+    price: float = 1.0  # of a second of the node
+    memory_bytes: int | None = None  # memory for chunks; None for as much as there is to hold
+    bytes_per_s: float | None = None  # of its link, each way; None for that of the network
 
     def __post_init__(self) -> None:
         _require("name", bool(re.fullmatch(r"\S{1,100}", self.name)), self.name, "1 to 100 characters without blanks")
@@ -138,21 +109,13 @@ class SimulatedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedNetwork:
-    """What it takes to move bytes and to agree.
+    """What it takes to move bytes and to agree."""
 
-    Attributes:
-        bytes_per_s: Of the link of a node, each way, > 0.
-        latency_s: Seconds of a copy beside its bytes.
-        load_bytes_per_s: Of one node that loads from the source, > 0.
-        round_s: Seconds until all members of a new round have met.
-        detect_s: Seconds until the others know that a node was lost.
-    """
-
-    bytes_per_s: float = 1e9
-    latency_s: float = 2e-4
-    load_bytes_per_s: float = 1e9
-    round_s: float = 0.05
-    detect_s: float = 1.0
+    bytes_per_s: float = 1e9  # of the link of a node, each way, > 0
+    latency_s: float = 2e-4  # seconds of a copy beside its bytes
+    load_bytes_per_s: float = 1e9  # of one node that loads from the source, > 0
+    round_s: float = 0.05  # seconds until all members of a new round have met
+    detect_s: float = 1.0  # seconds until the others know that a node was lost
 
     def __post_init__(self) -> None:
         for name in ("bytes_per_s", "load_bytes_per_s"):
@@ -162,16 +125,11 @@ class SimulatedNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedLoss:
-    """Several nodes that are lost at once, without notice.
+    """Several nodes that are lost at once, without notice."""
 
-    Attributes:
-        at_s: Second.
-        nodes: Their names.
-        share: Instead of names, the share of all nodes that are there then, drawn by the seed, > 0 and <= 1.
-    """
-
-    at_s: float
-    nodes: tuple[str, ...] = ()
+    at_s: float  # Second
+    nodes: tuple[str, ...] = ()  # their names
+    # instead of names, the share of all nodes that are there then, drawn by the seed, > 0 and <= 1
     share: float | None = None
 
     def __post_init__(self) -> None:
@@ -187,33 +145,21 @@ class SimulatedSupply:
 
     The job has all of them that there are, or as many as a policy asks for. Where there are fewer than the job has, the
     newest are given notice.
-
-    Attributes:
-        steps: (second, nodes) or (second, nodes, price): so many there are from then on, at such a price of a node
-            second; the last price holds on.
-        trace: Instead of steps, a file with them, relative to the scenario; formats are in `traces`.
-        trace_unit: Of the times in a trace of counts, "s" or "ms".
-        trace_from_s: Second of the trace at which the job begins.
-        price: Of a node second where no step has one.
-        name: Start of their names.
-        speed: As of a node; so are the others.
-        boot_s: Seconds from the start of a node until it joins.
-        grace_s: Seconds of notice.
-        memory_bytes: As of a node.
-        bytes_per_s: As of a node.
     """
 
+    # (second, nodes) or (second, nodes, price): so many there are from then on, at such a price of a node second; the
+    # last price holds on
     steps: tuple[tuple[float, ...], ...] = ()
-    trace: str | None = None
-    trace_unit: str = "s"
-    trace_from_s: float = 0.0
-    price: float = 1.0
-    name: str = "spot"
-    speed: float = 1.0
-    boot_s: float = 0.0
-    grace_s: float = 30.0
-    memory_bytes: int | None = None
-    bytes_per_s: float | None = None
+    trace: str | None = None  # instead of steps, a file with them, relative to the scenario; formats are in `traces`
+    trace_unit: str = "s"  # of the times in a trace of counts, "s" or "ms"
+    trace_from_s: float = 0.0  # second of the trace at which the job begins
+    price: float = 1.0  # of a node second where no step has one
+    name: str = "spot"  # start of their names
+    speed: float = 1.0  # as of a node; so are the others
+    boot_s: float = 0.0  # seconds from the start of a node until it joins
+    grace_s: float = 30.0  # seconds of notice
+    memory_bytes: int | None = None  # as of a node
+    bytes_per_s: float | None = None  # as of a node
 
     def __post_init__(self) -> None:
         _require("name", bool(re.fullmatch(r"\S{1,100}", self.name)), self.name, "1 to 100 characters without blanks")
@@ -244,19 +190,12 @@ class SimulatedSupply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedData:
-    """Data and algorithm of real work.
+    """Data and algorithm of real work."""
 
-    Attributes:
-        folder: Of chunks, as `chicle convert` writes it, relative to the scenario.
-        loss: Of the linear model: "hinge", "squared_hinge" or "logistic".
-        C: Factor of the sum of losses, > 0.
-        tol: Relative duality gap at which the job ends; 0 for never.
-    """
-
-    folder: str
-    loss: str = "hinge"
-    C: float = 1.0
-    tol: float = 1e-3
+    folder: str  # of chunks, as `chicle convert` writes it, relative to the scenario
+    loss: str = "hinge"  # of the linear model: "hinge", "squared_hinge" or "logistic"
+    C: float = 1.0  # factor of the sum of losses, > 0
+    tol: float = 1e-3  # relative duality gap at which the job ends; 0 for never
 
     def __post_init__(self) -> None:
         _require("loss", self.loss in LOSSES, self.loss, f"one of {', '.join(LOSSES)}")
@@ -267,16 +206,6 @@ class SimulatedData:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A simulation, but for its policies.
-
-    Attributes:
-        seed: Of all random choices; the same seed gives the same bytes.
-        job: The job.
-        network: The network.
-        nodes: Nodes by name.
-        losses: Nodes that are lost together.
-        supply: Nodes of a resource manager; None for none.
-        data: Of real work; None where there is none.
-        name: For the table.
 
     Raises:
         UsageError: It contradicts itself.
@@ -289,14 +218,14 @@ class Scenario:
     chicle_elastic.errors.UsageError: dies_s=30: it must be > 60: the node joins at joins_s + boot_s
     """
 
-    seed: int = 0
+    seed: int = 0  # of all random choices; the same seed gives the same bytes
     job: SimulatedJob = field(default_factory=SimulatedJob)
     network: SimulatedNetwork = field(default_factory=SimulatedNetwork)
-    nodes: tuple[SimulatedNode, ...] = ()
-    losses: tuple[SimulatedLoss, ...] = ()
-    supply: SimulatedSupply | None = None
-    data: SimulatedData | None = None
-    name: str = "scenario"
+    nodes: tuple[SimulatedNode, ...] = ()  # nodes by name
+    losses: tuple[SimulatedLoss, ...] = ()  # nodes that are lost together
+    supply: SimulatedSupply | None = None  # nodes of a resource manager; None for none
+    data: SimulatedData | None = None  # of real work; None where there is none
+    name: str = "scenario"  # for the table
 
     def __post_init__(self) -> None:
         _require("seed", self.seed >= 0, self.seed, ">= 0")

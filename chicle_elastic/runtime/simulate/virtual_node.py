@@ -18,39 +18,23 @@ class VirtualClock:
 
 @dataclass(slots=True, kw_only=True)
 class VirtualNode:
-    """A node.
-
-    Attributes:
-        name: Its name.
-        speed: Relative to `row_s`.
-        bytes_per_s: Of its link, each way.
-        memory_bytes: For chunks; None where it is not accounted.
-        price: Of a second; None for that of the supply.
-        grace_s: From a notice to its end.
-        began_s: Since when it is paid for.
-        ended_s: Until when; None while it is there.
-        has_joined: Whether the scheduler knows it.
-        is_noticed: Whether it was given notice.
-        lanes_s: When its links are free again: of copies out and in, of pre-copies out and in, of loads.
-        num_chunks: Chunks that its task has been told of.
-        num_rows: Samples in them.
-        rows: Chunks whose rows were pre-copied to it.
-    """
+    """A node."""
 
     name: NodeId
-    speed: float
-    bytes_per_s: float
-    memory_bytes: int | None
-    price: float | None
-    grace_s: float
-    began_s: float
-    ended_s: float | None = None
-    has_joined: bool = False
-    is_noticed: bool = False
+    speed: float  # relative to `row_s`
+    bytes_per_s: float  # of its link, each way
+    memory_bytes: int | None  # for chunks; None where it is not accounted
+    price: float | None  # of a second; None for that of the supply
+    grace_s: float  # from a notice to its end
+    began_s: float  # since when it is paid for
+    ended_s: float | None = None  # until when; None while it is there
+    has_joined: bool = False  # whether the scheduler knows it
+    is_noticed: bool = False  # whether it was given notice
+    # when its links are free again: of copies out and in, of pre-copies out and in, of loads
     lanes_s: dict[str, float] = field(default_factory=dict)
-    num_chunks: int = 0
-    num_rows: int = 0
-    rows: set[ChunkId] = field(default_factory=set)
+    num_chunks: int = 0  # chunks that its task has been told of
+    num_rows: int = 0  # samples in them
+    rows: set[ChunkId] = field(default_factory=set)  # chunks whose rows were pre-copied to it
 
     @property
     def is_there(self) -> bool:

@@ -28,23 +28,14 @@ from chicle_elastic.values import DEADLINE, ChunkInfo, TrainingState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """An iteration whose update is merged.
+    """An iteration whose update is merged."""
 
-    Attributes:
-        effect: The order to begin it.
-        samples: Samples of each task that took part.
-        seconds: Seconds that each of them computed.
-        num_chunks: Chunks of every member.
-        lines: What was said at the boundary before it.
-        now_s: When it ended.
-    """
-
-    effect: StartIteration
-    samples: Mapping[NodeId, int]
-    seconds: Mapping[str, float]
-    num_chunks: Mapping[str, int]
-    lines: tuple[str, ...]
-    now_s: float
+    effect: StartIteration  # the order to begin it
+    samples: Mapping[NodeId, int]  # samples of each task that took part
+    seconds: Mapping[str, float]  # seconds that each of them computed
+    num_chunks: Mapping[str, int]  # chunks of every member
+    lines: tuple[str, ...]  # what was said at the boundary before it
+    now_s: float  # when it ended
 
 
 class Work(Protocol):

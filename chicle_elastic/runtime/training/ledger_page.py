@@ -8,14 +8,9 @@ from chicle_elastic.values import StateVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPage:
-    """Rows that a task read in one iteration, counted where it read them.
+    """Rows that a task read in one iteration, counted where it read them."""
 
-    Attributes:
-        before: Version of the state that the chunks had before; chunks of other versions are on other pages.
-        after: Version that they have now; None when the iteration was not merged.
-    """
-
-    before: StateVersion
-    after: StateVersion | None
+    before: StateVersion  # version of the state that the chunks had before; chunks of other versions are on other pages
+    after: StateVersion | None  # version that they have now; None when the iteration was not merged
     chunks: tuple[ChunkId, ...]
     rows: tuple[int, ...]

@@ -24,45 +24,27 @@ from chicle_elastic.values import DEADLINE, TrainingState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationResult:
-    """An iteration whose update is merged.
+    """An iteration whose update is merged."""
 
-    Attributes:
-        iteration: Its number, from 1.
-        samples: Samples processed by all tasks.
-        num_tasks: Tasks that took part.
-        metrics: Sums over the tasks.
-        is_complete: No chunk was missing.
-        num_chunks: Chunks of each task.
-        seconds: Seconds that each task with chunks computed.
-        lines: What happened at the boundary before, in words.
-        parameters: What policies have set, by name.
-    """
-
-    iteration: int
-    samples: int
-    num_tasks: int
-    metrics: Mapping[str, float]
-    is_complete: bool
-    num_chunks: Mapping[str, int]
-    seconds: Mapping[str, float]
-    lines: tuple[str, ...]
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    iteration: int  # its number, from 1
+    samples: int  # samples processed by all tasks
+    num_tasks: int  # tasks that took part
+    metrics: Mapping[str, float]  # sums over the tasks
+    is_complete: bool  # no chunk was missing
+    num_chunks: Mapping[str, int]  # chunks of each task
+    seconds: Mapping[str, float]  # seconds that each task with chunks computed
+    lines: tuple[str, ...]  # what happened at the boundary before, in words
+    parameters: Mapping[str, float] = field(default_factory=dict)  # what policies have set, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The sums of `Solver.evaluate` over all tasks.
+    """The sums of `Solver.evaluate` over all tasks."""
 
-    Attributes:
-        contribution: Of all tasks to a model rebuilt from state, ndarray of the model's shape.
-        metrics: Sums at the fixed model.
-        num_rows: Samples that the tasks have evaluated; a certificate needs all of them.
-        without_evaluate: The class of the solvers if they have `Solver.evaluate` alone, which returns no metrics.
-    """
-
-    contribution: Array
-    metrics: Mapping[str, float]
-    num_rows: int
+    contribution: Array  # of all tasks to a model rebuilt from state, ndarray of the model's shape
+    metrics: Mapping[str, float]  # sums at the fixed model
+    num_rows: int  # samples that the tasks have evaluated; a certificate needs all of them
+    # the class of the solvers if they have `Solver.evaluate` alone, which returns no metrics
     without_evaluate: str = ""
 
 

@@ -26,29 +26,17 @@ MAX_READS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """A port that can be used.
+    """A port that can be used."""
 
-    Attributes:
-        device: Name of its device.
-        number: From 1.
-        gid: The address, as eight groups of hexadecimal digits.
-        gid_index: Its place in the table of the port.
-        lid: Local identifier, on InfiniBand.
-        mtu: As verbs count it: 1 for 256 bytes to 5 for 4096.
-        is_infiniband: Whether packets find their way by `lid`.
-        max_reads: READs that it answers at a time for one queue pair.
-        max_message_bytes: Longest READ.
-    """
-
-    device: str
-    number: int
-    gid: str
-    gid_index: int
-    lid: int
-    mtu: int
-    is_infiniband: bool
-    max_reads: int
-    max_message_bytes: int
+    device: str  # name of its device
+    number: int  # from 1
+    gid: str  # the address, as eight groups of hexadecimal digits
+    gid_index: int  # its place in the table of the port
+    lid: int  # local identifier, on InfiniBand
+    mtu: int  # as verbs count it: 1 for 256 bytes to 5 for 4096
+    is_infiniband: bool  # whether packets find their way by `lid`
+    max_reads: int  # READs that it answers at a time for one queue pair
+    max_message_bytes: int  # longest READ
 
     @property
     def ip(self) -> str | None:

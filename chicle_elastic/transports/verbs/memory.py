@@ -23,16 +23,10 @@ from chicle_elastic.transports.verbs.library import RdmaUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class MemoryKey:
-    """What a peer has to know to read an arena.
+    """What a peer has to know to read an arena."""
 
-    Attributes:
-        key: Opens it.
-        address: Of its first byte, in the process of its owner.
-        size_bytes: Its size.
-    """
-
-    key: int
-    address: int
+    key: int  # opens it
+    address: int  # of its first byte, in the process of its owner
     size_bytes: int
 
     @classmethod

@@ -33,23 +33,14 @@ _PACKET_BITS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndPoint:
-    """What the other end has to know to connect.
+    """What the other end has to know to connect."""
 
-    Attributes:
-        number: Of the queue pair.
-        packet: Number of the first packet.
-        gid: Address of the port.
-        lid: Its identifier on InfiniBand, else 0.
-        mtu: Largest packet, as verbs count it.
-        reads: READs that it answers at a time.
-    """
-
-    number: int
-    packet: int
-    gid: str
-    lid: int
-    mtu: int
-    reads: int
+    number: int  # of the queue pair
+    packet: int  # number of the first packet
+    gid: str  # address of the port
+    lid: int  # its identifier on InfiniBand, else 0
+    mtu: int  # largest packet, as verbs count it
+    reads: int  # READs that it answers at a time
 
     @classmethod
     def from_json(cls, content: Any, *, peer: str) -> "EndPoint":
@@ -85,15 +76,10 @@ class EndPoint:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A work request that has ended.
+    """A work request that has ended."""
 
-    Attributes:
-        work: The number that it was given.
-        status: 0 for success.
-    """
-
-    work: int
-    status: int
+    work: int  # the number that it was given
+    status: int  # 0 for success
 
 
 class QueuePair:

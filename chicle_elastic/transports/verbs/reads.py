@@ -22,23 +22,14 @@ READ_BYTES = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A region on its way.
+    """A region on its way."""
 
-    Attributes:
-        pull: What to copy.
-        key: Opens the arena of the peer.
-        target: Address and local key of where it goes, None for the staging area.
-        error: What is wrong with it.
-        num_posted: Bytes that were asked for.
-        num_arrived: Bytes that are in their place.
-    """
-
-    pull: Pull
-    key: MemoryKey | None
-    target: tuple[int, int] | None
-    error: Exception | None = None
-    num_posted: int = 0
-    num_arrived: int = 0
+    pull: Pull  # what to copy
+    key: MemoryKey | None  # opens the arena of the peer
+    target: tuple[int, int] | None  # address and local key of where it goes, None for the staging area
+    error: Exception | None = None  # what is wrong with it
+    num_posted: int = 0  # bytes that were asked for
+    num_arrived: int = 0  # bytes that are in their place
 
     @property
     def is_over(self) -> bool:
