@@ -50,15 +50,11 @@ class Wait:
 
     Args:
         text: What takes so long, with the time that it takes and whether it will take it again.
-
-    Attributes:
-        text: As given; it may be changed while it has not been told.
-        is_told: Whether the line was shown.
     """
 
     def __init__(self, text: str, *, after_s: float = PATIENCE_S) -> None:
-        self.text = text
-        self.is_told = False
+        self.text = text  # as given; it may be changed while it has not been told
+        self.is_told = False  # whether the line was shown
         self._is_over = False
         self._timer = threading.Timer(max(0.0, after_s), self._tell)
         self._timer.name, self._timer.daemon = "chicle-wait", True

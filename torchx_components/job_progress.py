@@ -28,9 +28,6 @@ class JobProgress:
         on_iteration: Called with each iteration, once, in order; iterations that no agent could write are left out.
         on_transition: Called with each change of the membership as an agent saw it, at most once for each round, and
             again for a loss when all samples are back.
-
-    Attributes:
-        last: The last iteration; None before the first one.
     """
 
     def __init__(
@@ -40,7 +37,7 @@ class JobProgress:
         on_iteration: Callable[[IterationRecord], object] | None = None,
         on_transition: Callable[[Transition], object] | None = None,
     ) -> None:
-        self.last: IterationRecord | None = None
+        self.last: IterationRecord | None = None  # the last iteration; None before the first one
         self._folder = job / NODES
         self._on_iteration, self._on_transition = on_iteration, on_transition
         self._places: dict[Path, tuple[int, int]] = {}

@@ -90,15 +90,11 @@ class KubernetesApi:
 
 
 class KubernetesNodes:
-    """`Members`; see the top of the module.
-
-    Attributes:
-        members: Pods that run, by name; replaced as a whole.
-        waiting: As of `Members`; why pods wait, where Kubernetes says so.
-    """
+    """`Members`; see the top of the module."""
 
     def __init__(self, api: KubernetesApi, name: str, *, least: int, most: int, begin: int) -> None:
-        self.members: Mapping[NodeId, Member] = {}
+        self.members: Mapping[NodeId, Member] = {}  # pods that run, by name; replaced as a whole
+        # as of `Members`; why pods wait, where Kubernetes says so
         self.waiting = f"kubectl get pods -l chicle.run={name} says where they stand"
         self._api, self._name, self._least, self._most = api, name, least, most
         self._wanted, self._set = min(begin, most), -1

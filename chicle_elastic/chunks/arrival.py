@@ -29,10 +29,6 @@ class ArrivingChunk:
     Raises:
         ChunkCorruptError: The rows that are there are not those of a chunk.
         ProtocolError: They are those of another chunk.
-
-    Attributes:
-        header: Header of the chunk, once it is there.
-        state_header: Header of its state, once it is there.
     """
 
     def __init__(
@@ -44,8 +40,8 @@ class ArrivingChunk:
         crc32: Callable[[Any, int], int] = zlib.crc32,
         has_rows: bool = False,
     ) -> None:
-        self.header: Header | None = None
-        self.state_header: StateHeader | None = None
+        self.header: Header | None = None  # header of the chunk, once it is there
+        self.state_header: StateHeader | None = None  # header of its state, once it is there
         self._content = bytes_of(buffer)
         self._chunk_id = chunk_id
         self._where = where

@@ -22,10 +22,6 @@ class Intake:
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
         has_weights: Whether every block comes with weights.
 
-    Attributes:
-        num_rows: Rows so far.
-        total_bytes: Bytes of them.
-
     Raises:
         UsageError: Chunks cannot hold rows of this kind and dtype.
     """
@@ -42,8 +38,8 @@ class Intake:
         allowed = CSR_VALUE_DTYPES if kind == "csr" else VALUE_DTYPES
         if kind not in ("dense", "csr") or dtype not in allowed:
             raise UsageError(f"chunks of kind={kind!r} and dtype={dtype!r} cannot be; the dtype is one of {allowed}")
-        self.num_rows = 0
-        self.total_bytes = 0
+        self.num_rows = 0  # rows so far
+        self.total_bytes = 0  # bytes of them
         self._where = where
         self._kind = kind
         self._dtype = dtype_of(dtype)

@@ -55,10 +55,6 @@ class LineWriter:
         max_waiting_bytes: Most bytes of lines that wait.
         thread_name: Of the thread that writes.
 
-    Attributes:
-        num_file_bytes: Size of the file; to be read only.
-        num_rotations: How often it was rotated; to be read only.
-
     Raises:
         OSError: The file cannot be opened.
     """
@@ -76,8 +72,8 @@ class LineWriter:
         self._max_file_bytes, self._max_waiting_bytes = max_file_bytes, max_waiting_bytes
         self._thread_name = thread_name
         self._file = path.open("ab", buffering=0)
-        self.num_file_bytes = path.stat().st_size
-        self.num_rotations = 0
+        self.num_file_bytes = path.stat().st_size  # size of the file; to be read only
+        self.num_rotations = 0  # how often it was rotated; to be read only
         self._change = threading.Condition()
         self._waiting: deque[_Line] = deque()
         self._num_waiting_bytes = 0

@@ -17,15 +17,12 @@ class Stay:
 
 
 class NodeCurves:
-    """Turns the chunks and seconds of iterations into scalars.
-
-    Attributes:
-        stays: When each node was there, in the order in which they came; a node that comes back has a stay more.
-    """
+    """Turns the chunks and seconds of iterations into scalars."""
 
     def __init__(self) -> None:
         self._present: frozenset[str] = frozenset()
         self._drawn: frozenset[str] = frozenset()
+        # when each node was there, in the order in which they came; a node that comes back has a stay more
         self.stays: dict[str, list[Stay]] = {}
 
     def scalars(self, iteration: int, chunks: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:

@@ -35,15 +35,11 @@ class ManagedNodes:
 
     Args:
         manager: The resource manager.
-
-    Attributes:
-        wanted: Nodes that the job has asked for; None where it takes what there is.
-        fault: Why the manager is not asked any more; None while it is.
     """
 
     def __init__(self, manager: ResourceManager) -> None:
-        self.wanted: int | None = None
-        self.fault: str | None = None
+        self.wanted: int | None = None  # nodes that the job has asked for; None where it takes what there is
+        self.fault: str | None = None  # why the manager is not asked any more; None while it is
         self._manager = manager
         self._known: set[NodeId] = set()
         self._revoked: set[NodeId] = set()

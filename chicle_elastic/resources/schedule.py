@@ -115,17 +115,12 @@ class ScheduledNodes:
         schedule: How many nodes there are.
         prefix: How names begin: "n" gives n0, n1 and so on.
         target: Nodes that the job is to have at first; None for all.
-
-    Attributes:
-        nodes: Names of those that the job has, in the order in which they were assigned.
-        target: Nodes that the job is to have; None for all.
-        schedule: As given.
     """
 
     def __init__(self, schedule: Schedule, *, prefix: str, target: int | None = None) -> None:
-        self.nodes: list[NodeId] = []
-        self.target = target
-        self.schedule = schedule
+        self.nodes: list[NodeId] = []  # names of those that the job has, in the order in which they were assigned
+        self.target = target  # nodes that the job is to have; None for all
+        self.schedule = schedule  # as given
         self._prefix = prefix
         self._num_assigned = 0
         self._is_requested = False

@@ -80,14 +80,10 @@ class NodeHoldings:
 
 
 class RecentIterations:
-    """What was said of the last iterations.
-
-    Attributes:
-        reports: Of each task, oldest first, by node.
-    """
+    """What was said of the last iterations."""
 
     def __init__(self, length: int = HISTORY_LENGTH) -> None:
-        self.reports: dict[NodeId, deque[TaskReport]] = {}
+        self.reports: dict[NodeId, deque[TaskReport]] = {}  # of each task, oldest first, by node
         self.training: deque[TrainingState] = deque(maxlen=length)
         self._length = length
 

@@ -25,12 +25,10 @@ class Precopies:
 
     Args:
         ledger: Which node owns and holds what; reservations are written there.
-
-    Attributes:
-        in_flight: (chunk, target) of every order that was not answered, by its number.
     """
 
     def __init__(self, ledger: Ledger, emit: Callable[[Effect], None]) -> None:
+        # (chunk, target) of every order that was not answered, by its number
         self.in_flight: dict[int, tuple[ChunkId, NodeId]] = {}
         self.held: dict[tuple[NodeId, ChunkId], None] = {}
         self._num_ordered = 0

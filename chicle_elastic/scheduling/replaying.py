@@ -50,16 +50,13 @@ class Replay:
         recording: Path of a file, compressed if it ends with .gz, or its lines.
         policies: Those that the job had, with the same parameters, to be asked again; by default the answers that the
             recording has are taken.
-
-    Attributes:
-        notes: What a person should know of lines that were left out.
     """
 
     def __init__(
         self, recording: Path | str | Iterable[str], policies: Sequence[DecidingPolicy] = (), *, name: str = "recording"
     ) -> None:
         self.num_entries = self.num_parts = 0
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # what a person should know of lines that were left out
         self._recording, self._policies = recording, tuple(policies)
         self._name = str(recording) if isinstance(recording, str | Path) else name
         self._scheduler: Scheduler | None = None

@@ -71,19 +71,13 @@ class Scheduler:
     """Decides for one job: `effects = scheduler.handle(event, now=...)`, to be performed in order.
 
     One class because it is one state machine with a method per event.
-
-    Attributes:
-        settings: As given.
-        policies: As given.
-        ledger: Who owns what; to be read only.
-        state: Where the job stands.
     """
 
     def __init__(self, settings: SchedulerSettings, policies: Sequence[DecidingPolicy] = ()) -> None:
-        self.settings = settings
-        self.policies = tuple(policies)
-        self.ledger = Ledger()
-        self.state = State.WAITING
+        self.settings = settings  # as given
+        self.policies = tuple(policies)  # as given
+        self.ledger = Ledger()  # who owns what; to be read only
+        self.state = State.WAITING  # where the job stands
         # No part of this object refers to it, so that it goes, with all chunks of its job, without garbage collection.
         self._effects: list[Effect] = []
         emit = self._emit = self._effects.append

@@ -26,11 +26,7 @@ from chicle_elastic.scheduling.text import count_text, tally_text
 
 
 class PendingTransitions:
-    """Plans pre-copies, and knows when they have ended.
-
-    Attributes:
-        migrations: (source, target) of moves that a policy wants, by chunk.
-    """
+    """Plans pre-copies, and knows when they have ended."""
 
     def __init__(
         self,
@@ -39,6 +35,7 @@ class PendingTransitions:
         precopies: Precopies,
         emit: Callable[[Effect], None],
     ) -> None:
+        # (source, target) of moves that a policy wants, by chunk
         self.migrations: dict[ChunkId, tuple[NodeId, NodeId]] = {}
         self._ledger = ledger
         self._members = members

@@ -34,18 +34,12 @@ NAME = "chicle-arena"  # shown in /proc/PID/maps
 
 
 class Arena:
-    """One piece of shared memory with equal slots. Made by `create` or `attach`; a context manager that closes it.
-
-    Attributes:
-        num_slots: Number of slots.
-        slot_bytes: Size of each slot.
-        size_bytes: Size of the whole, in pages; the memory that it takes.
-    """
+    """One piece of shared memory with equal slots. Made by `create` or `attach`; a context manager that closes it."""
 
     def __init__(self, fd: int, *, num_slots: int, slot_bytes: int, flags: int = 0) -> None:
-        self.num_slots = num_slots
-        self.slot_bytes = slot_bytes
-        self.size_bytes = arena_bytes(num_slots, slot_bytes)
+        self.num_slots = num_slots  # number of slots
+        self.slot_bytes = slot_bytes  # size of each slot
+        self.size_bytes = arena_bytes(num_slots, slot_bytes)  # size of the whole, in pages; the memory that it takes
         self._fd = fd
         # The array holds the map, every view holds the array: the memory is unmapped when the last of them is gone.
         mapped = mmap.mmap(fd, self.size_bytes, flags=mmap.MAP_SHARED | flags)

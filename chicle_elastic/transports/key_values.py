@@ -97,17 +97,13 @@ class KeyValueServer:
 
     Args:
         listener: Listening socket; it belongs to this object from now on.
-
-    Attributes:
-        values: What the store holds; with `lock` held, for the threads of this process.
-        lock: See `values`.
     """
 
     def __init__(self, listener: socket.socket) -> None:
         import resource  # not on Windows
 
-        self.values: dict[str, bytes] = {}
-        self.lock = threading.Lock()
+        self.values: dict[str, bytes] = {}  # what the store holds; with `lock` held, for the threads of this process
+        self.lock = threading.Lock()  # see `values`
         self._listener = listener
         self._listener.setblocking(False)
         self._waiting: dict[str, set[_Caller]] = defaultdict(set)

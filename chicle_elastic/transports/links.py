@@ -157,9 +157,6 @@ class LinkListener:
     Args:
         address: "tcp://host:port", port 0 for any free one.
 
-    Attributes:
-        address: Where it listens, with the port it has got; what to publish if the host in it is known to others.
-
     Raises:
         UsageError: The address cannot be listened on.
     """
@@ -191,6 +188,7 @@ class LinkListener:
             self._bell_receiver.close()
             self._bell_sender.close()
             raise
+        # where it listens, with the port it has got; what to publish if the host in it is known to others
         self.address = self._listener.address
 
     def fileno(self) -> int:

@@ -38,9 +38,6 @@ class Listener:
             `close` hangs up on it.
         tls: Callers have to shake hands by TLS first; None for connections without, and always so on Unix sockets.
 
-    Attributes:
-        address: Where it listens, with the port it has got.
-
     Raises:
         UsageError: The address cannot be listened on.
     """
@@ -59,6 +56,7 @@ class Listener:
     ) -> None:
         self._is_unix = address.startswith("unix:")
         self._listener = addresses.listen_unix(address) if self._is_unix else addresses.listen_tcp(address)
+        # where it listens, with the port it has got
         self.address = address if self._is_unix else addresses.bound_tcp(self._listener)
         self._listener.setblocking(False)
         self._secret, self._purpose, self._name, self._serve = secret, purpose, name, serve

@@ -23,20 +23,15 @@ class Companion(Protocol):
 
 
 class Connection:
-    """A connection whose two ends have proven the secret.
-
-    Attributes:
-        sock: The socket.
-        descriptors: Descriptor and size of each arena of the peer that came over it, by number; closed with it.
-        companion: What else was made over it, such as a queue pair; closed with it.
-        is_interrupted: Whether it is to be closed after the request that is under way, also when that goes well: shm
-            reads on in the memory of a peer that has gone.
-    """
+    """A connection whose two ends have proven the secret."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+        self.sock = sock  # the socket
+        # descriptor and size of each arena of the peer that came over it, by number; closed with it
         self.descriptors: dict[int, tuple[int, int]] = {}
-        self.companion: Companion | None = None
+        self.companion: Companion | None = None  # what else was made over it, such as a queue pair; closed with it
+        # whether it is to be closed after the request that is under way, also when that goes well: shm reads on in the
+        # memory of a peer that has gone
         self.is_interrupted = False
 
     def is_usable(self) -> bool:

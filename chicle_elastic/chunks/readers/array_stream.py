@@ -38,14 +38,10 @@ def damage_refused(name: str) -> Iterator[None]:
 
 
 class RowStream(Protocol):
-    """Rows of an array, taken in order.
-
-    Attributes:
-        shape: Shape of the whole array.
-    """
+    """Rows of an array, taken in order."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # shape of the whole array
     dtype: np.dtype
 
     def take(self, num_rows: int) -> Array:

@@ -114,9 +114,6 @@ def read_cifar(path: Path, options: ReadOptions) -> Iterator[Block]:
 class IdxFile:
     """An IDX file, plain or compressed, whose values are taken in order.
 
-    Attributes:
-        shape: Of the whole array; the first length counts samples.
-
     Raises:
         DataError: It is no IDX file.
         OSError: It cannot be opened.
@@ -134,6 +131,7 @@ class IdxFile:
         if not is_idx(start):
             raise DataError(f"{path}: no IDX file (it begins with {start.hex(' ')}); MNIST's files begin with 00 00 08")
         self.dtype = np.dtype(IDX_DTYPES[start[2]])
+        # of the whole array; the first length counts samples
         self.shape: tuple[int, ...] = struct.unpack(f">{start[3]}I", self._read(4 * start[3]))
         sample_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.float64))
         if 0 in self.shape or sample_bytes > MAX_SAMPLE_BYTES:

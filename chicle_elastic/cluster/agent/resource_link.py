@@ -11,12 +11,9 @@ class ResourceLink(Protocol):
     Every agent of the job performs the same requests, each at its time; the manager takes the one with the highest
     number. Every agent hears of each offer, and the first member of the round tells the log. So neither is lost with
     an agent.
-
-    Attributes:
-        offer: The last offer that came; None before the first one.
     """
 
-    offer: events.ResourcesOffered | None
+    offer: events.ResourcesOffered | None  # the last offer that came; None before the first one
 
     def request(self, effect: effects.RequestNodes) -> None:
         """Tell the resource manager what the job wants."""

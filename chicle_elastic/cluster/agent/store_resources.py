@@ -24,14 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class StoreResourceLink:
-    """The way to a resource manager through the store; `ResourceLink`.
-
-    Attributes:
-        offer: The last offer that came; None before the first one.
-    """
+    """The way to a resource manager through the store; `ResourceLink`."""
 
     def __init__(self, board: ResourceBoard) -> None:
-        self.offer: events.ResourcesOffered | None = None
+        self.offer: events.ResourcesOffered | None = None  # the last offer that came; None before the first one
         self._board = board
         self._loop: EventLoop | None = None
 

@@ -48,10 +48,6 @@ class TaskSupervisor:
         address: Where the task connects to this agent.
         on_message: Called with each message of the task.
         on_gone: Called when the task is gone, with whether it had announced its end.
-
-    Attributes:
-        pid: Of the task; 0 while none runs.
-        has_failed: The traceback of a task whose code raised.
     """
 
     def __init__(
@@ -64,8 +60,8 @@ class TaskSupervisor:
         on_message: Callable[[control.Message], object],
         on_gone: Callable[[bool], object],
     ) -> None:
-        self.pid = 0
-        self.has_failed: str | None = None
+        self.pid = 0  # of the task; 0 while none runs
+        self.has_failed: str | None = None  # the traceback of a task whose code raised
         self._loop, self._processes, self._welcome = loop, processes, welcome
         self._on_message, self._on_gone = on_message, on_gone
         self._listener = Listener(address)

@@ -61,15 +61,11 @@ class Log:
 
     Args:
         kept: Minimum number of entries that are kept; at most twice as many.
-
-    Attributes (to be read only):
-        scheduler: Has handled all entries.
-        start: Index of the first entry that is kept.
     """
 
     def __init__(self, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
-        self.scheduler = scheduler
-        self.start = 0
+        self.scheduler = scheduler  # has handled all entries
+        self.start = 0  # index of the first entry that is kept
         self.entries: list[Entry] = []
         self._start_term = 0
         self._kept = kept

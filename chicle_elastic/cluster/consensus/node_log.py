@@ -14,27 +14,17 @@ from chicle_elastic.scheduling.scheduler import Scheduler
 
 
 class NodeLog:
-    """A log, and the part of one incarnation of one node in it.
-
-    Attributes:
-        outbox: What this incarnation has proposed.
-        is_live: This incarnation has joined; the effects of earlier entries concerned other incarnations.
-        is_lost: A leader declared this incarnation dead; its link was cut, and is up again.
-        is_awaiting: The task of this node is in the iteration in flight, and will report its end.
-        ended: How the task merged that iteration, until the leader has sequenced its end.
-        broken: Why that iteration cannot end; no later one of the same round can.
-        is_breaking: The iterations of this round are void: none is started any more.
-    """
+    """A log, and the part of one incarnation of one node in it."""
 
     def __init__(self, node: NodeId, life: str, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
         self.log = Log(scheduler, kept=kept)
-        self.outbox = PendingProposals(life)
-        self.is_live = False
-        self.is_lost = False
-        self.is_awaiting = False
-        self.ended: Ended | None = None
-        self.broken: GroupFailed | None = None
-        self.is_breaking = False
+        self.outbox = PendingProposals(life)  # what this incarnation has proposed
+        self.is_live = False  # this incarnation has joined; the effects of earlier entries concerned other incarnations
+        self.is_lost = False  # a leader declared this incarnation dead; its link was cut, and is up again
+        self.is_awaiting = False  # the task of this node is in the iteration in flight, and will report its end
+        self.ended: Ended | None = None  # how the task merged that iteration, until the leader has sequenced its end
+        self.broken: GroupFailed | None = None  # why that iteration cannot end; no later one of the same round can
+        self.is_breaking = False  # the iterations of this round are void: none is started any more
         self._node = node
         self._life = life
 

@@ -31,15 +31,13 @@ class Reachability:
     """The links of one incarnation of a node.
 
     A node that rejoined has another incarnation: a link to it does not make the incarnation in the log reachable.
-
-    Attributes:
-        dead: Incarnations that are known to have ended, because their host refuses connections to their port.
-        evicted: Incarnations that this node has declared lost, although there is a link to them.
     """
 
     def __init__(self, node: NodeId, life: str, log: Log) -> None:
         self.peers: dict[NodeId, str] = {}
+        # incarnations that are known to have ended, because their host refuses connections to their port
         self.dead: set[str] = set()
+        # incarnations that this node has declared lost, although there is a link to them
         self.evicted: set[str] = set()
         self._node, self._life, self._log = node, life, log
         self._claimed: dict[NodeId, str] = {}

@@ -124,16 +124,12 @@ class LocalResourceLink:
 
 
 class LocalAgent(NodeAgent):
-    """An agent whose task is forked by the server.
-
-    Attributes:
-        restarts_left: How often the agent may still restart the task after a crash.
-    """
+    """An agent whose task is forked by the server."""
 
     def __init__(self, line: Connection, *, entry: JobEntry, options: NodeOptions) -> None:
         super().__init__(self, entry=entry, options=options, command=())
         self.memory_kills = MemoryKills()
-        self.restarts_left = DEFAULT_RESTARTS
+        self.restarts_left = DEFAULT_RESTARTS  # how often the agent may still restart the task after a crash
         self._line = line
         self.resources = LocalResourceLink(line)
         self._node: Node | None = None

@@ -58,14 +58,10 @@ class CloudNotice:
 
 
 class MetadataServer(Protocol):
-    """Of one cloud.
-
-    Attributes:
-        poll_s: Seconds between two questions.
-    """
+    """Of one cloud."""
 
     cloud: str
-    poll_s: float
+    poll_s: float  # seconds between two questions
 
     def is_here(self) -> bool:
         """Whether the server is that of this cloud. Raises one of `FAILURES` where it does not answer."""

@@ -66,9 +66,6 @@ class EventLoop:
         clock: For timers.
         name: Prefix of the names of its threads.
         tell_slow: Called in the loop when a handler has held it for long; see `watchdog`.
-
-    Attributes:
-        busy_since_s: When the handler began that runs now; None between handlers. Any thread may read it.
     """
 
     def __init__(
@@ -79,6 +76,7 @@ class EventLoop:
         tell_slow: Callable[[SlowHandler], object] | None = None,
     ) -> None:
         self.clock = clock or MonotonicClock()
+        # when the handler began that runs now; None between handlers. Any thread may read it
         self.busy_since_s: float | None = None
         self._watchdog = Watchdog(tell_slow)
         self._selector = selectors.DefaultSelector()

@@ -79,9 +79,6 @@ class ChicleRendezvousHandler(RendezvousHandler):
 
     Args:
         max_nodes: Maximum of a free round.
-
-    Attributes:
-        entry: To the job, for Chicle's agent.
     """
 
     def __init__(
@@ -98,6 +95,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
         settings: RendezvousSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
+        # to the job, for Chicle's agent
         self.entry = JobEntry(
             store, run_id=run_id, node=node, secret=secret, min_nodes=min_nodes, max_nodes=max_nodes, clock=clock
         )

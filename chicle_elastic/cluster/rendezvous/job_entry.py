@@ -17,9 +17,6 @@ from chicle_elastic.transports.secret import JobSecret
 class JobEntry:
     """See the top of the module.
 
-    Attributes:
-        state: The shared state of the rendezvous.
-
     Raises:
         UsageError: Run id or number of nodes cannot be.
     """
@@ -43,7 +40,7 @@ class JobEntry:
         self.store, self.run_id, self.node = store, run_id, node
         self.min_nodes, self.max_nodes = min_nodes, max_nodes
         cell = SignedValue(store, endpoint=store.endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
-        self.state = StateStore(cell, owner=node, clock=clock or MonotonicClock())
+        self.state = StateStore(cell, owner=node, clock=clock or MonotonicClock())  # the shared state of the rendezvous
         self._has_seen_open = False
 
     def restore(self) -> None:

@@ -23,11 +23,6 @@ class Resumption:
         job: The job.
         settings: Of its checkpoints; None where there are none.
 
-    Attributes:
-        found: Iteration of the newest checkpoint, if the job is to resume from one; else 0.
-        parameters: What policies had set then, by name, as far as the trainer still has it. None where the job has no
-            policies any more, and no deadline: that was for nodes that were slow then.
-
     Raises:
         DataError: There are checkpoints, but none is complete.
         MissingExtraError: They are at a URL, and a package for it is not installed.
@@ -42,7 +37,10 @@ class Resumption:
         self._newest: Checkpoint | None = None
         if settings is not None and self._folder is not None and settings.resume:
             self._newest = checkpoint.newest(self._folder, identity)
+        # iteration of the newest checkpoint, if the job is to resume from one; else 0
         self.found = 0 if self._newest is None else self._newest.iteration
+        # what policies had set then, by name, as far as the trainer still has it. None where the job has no policies
+        # any more, and no deadline: that was for nodes that were slow then
         self.parameters: dict[str, float] = {}
         if self._newest is not None and job.policies != ():
             tunables = job.trainer.tunables(job.source.schema)

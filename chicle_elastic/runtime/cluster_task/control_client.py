@@ -34,12 +34,6 @@ class ControlClient:
     Args:
         address: Of the agent's socket.
 
-    Attributes:
-        welcome: The agent's answer.
-        stop: Set when the iteration that runs is to end early.
-        inbox: Orders for the main thread; it raises an exception that it finds there.
-        transitions: The agent's reports on changes of the membership; no thread waits for them.
-
     Raises:
         ProtocolError: There is no agent, or one of another release.
     """
@@ -54,9 +48,11 @@ class ControlClient:
         except BaseException:
             self._channel.close()
             raise
-        self.welcome = welcome
-        self.stop = StopFlag()
+        self.welcome = welcome  # the agent's answer
+        self.stop = StopFlag()  # set when the iteration that runs is to end early
+        # orders for the main thread; it raises an exception that it finds there
         self.inbox: SimpleQueue[AgentMessage | tuple[control.Round, ProcessGroup] | Exception] = SimpleQueue()
+        # the agent's reports on changes of the membership; no thread waits for them
         self.transitions: SimpleQueue[Transition] = SimpleQueue()
         self._arenas: dict[int, Arena] = {}
         self._precopied: dict[tuple[int, int], layout.RowsInPlace] = {}

@@ -15,14 +15,10 @@ from chicle_elastic.solvers.base import Message
 
 
 class MessageRouter:
-    """Of one task.
-
-    Attributes:
-        has_trainer: Whether this is the task of rank 0, which has the trainer.
-    """
+    """Of one task."""
 
     def __init__(self, node: NodeId, send: Callable[[UserMessage], None]) -> None:
-        self.has_trainer = False
+        self.has_trainer = False  # whether this is the task of rank 0, which has the trainer
         self._node = node
         self._send = send
         self._mailboxes = Mailboxes()

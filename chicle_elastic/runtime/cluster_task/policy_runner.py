@@ -77,16 +77,11 @@ class PolicyRunner:
 
 
 class _PolicyWorker:
-    """One policy and its thread, which starts with the first observations.
-
-    Attributes:
-        busy_since: When it got the observations that it decides upon; None while it is idle.
-        has_failed: It has reported a failure, and will not decide again.
-    """
+    """One policy and its thread, which starts with the first observations."""
 
     def __init__(self, policy: DecidingPolicy, clock: Clock, say: SendAnswer, *, place: int) -> None:
-        self.busy_since: float | None = None
-        self.has_failed = False
+        self.busy_since: float | None = None  # when it got the observations that it decides upon; None while it is idle
+        self.has_failed = False  # it has reported a failure, and will not decide again
         self._policy, self._clock, self._say, self._place = policy, clock, say, place
         self._changed = threading.Condition()
         self._observations: Observations | None = None

@@ -29,12 +29,6 @@ class RoundContext:
         members: By rank.
         has_caller: The job has a callback that may end it, in some task.
         elapsed_s: Seconds since the start of the job; those of the member that is ready last count.
-
-    Attributes:
-        rank: Of this task.
-        elapsed_s: Seconds since the start of the job as of the last sum, the same in every task.
-        merged: Iteration that this round has merged last; 0 for none.
-        members: By rank.
     """
 
     def __init__(
@@ -49,14 +43,14 @@ class RoundContext:
         elapsed_s: Callable[[], float],
     ) -> None:
         self.round = group.round
-        self.rank = group.rank
-        self.elapsed_s = elapsed_s()
-        self.merged = 0
+        self.rank = group.rank  # of this task
+        self.elapsed_s = elapsed_s()  # seconds since the start of the job as of the last sum, the same in every task
+        self.merged = 0  # iteration that this round has merged last; 0 for none
         self._job = job
         self._task = task
         self._training = training
         self._group = group
-        self.members = tuple(members)
+        self.members = tuple(members)  # by rank
         self._has_caller = has_caller
         self._own_elapsed_s = elapsed_s
         self._sum = iteration_buffer(len(training.model), len(training.metric_names), group.size)

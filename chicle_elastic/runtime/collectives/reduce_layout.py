@@ -6,14 +6,10 @@ from chicle_elastic.chunks.views import Array
 
 
 class ReduceBuffer:
-    """A vector in named parts. Parts are views: what is written into them is in `buffer`.
-
-    Attributes:
-        buffer: The whole, ndarray of shape (sum of the lengths,), float64.
-    """
+    """A vector in named parts. Parts are views: what is written into them is in `buffer`."""
 
     def __init__(self, **sizes: int) -> None:
-        self.buffer: Array = np.zeros(sum(sizes.values()))
+        self.buffer: Array = np.zeros(sum(sizes.values()))  # the whole, ndarray of shape (sum of the lengths,), float64
         self._parts: dict[str, Array] = {}
         self._stops: dict[str, int] = {}
         start = 0

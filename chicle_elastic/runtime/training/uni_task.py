@@ -116,9 +116,6 @@ class UniTask:
     Args:
         clock: Times it.
         schema: Of the data, by which the trainer names its metrics; None takes any metrics.
-
-    Attributes:
-        reads: Rows processed per chunk in the last `solve`, counted where they were read.
     """
 
     def __init__(
@@ -126,6 +123,7 @@ class UniTask:
     ) -> None:
         self.node = node
         self.held: dict[ChunkId, Chunk] = {}
+        # rows processed per chunk in the last `solve`, counted where they were read
         self.reads: Counter[ChunkId] = Counter()
         self._attached: dict[ChunkId, LocalChunk] = {}
         self._gate = Gate(node)

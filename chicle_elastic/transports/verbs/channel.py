@@ -25,10 +25,6 @@ class Channel:
         memory: Where slots are known.
         peer: The other end, for messages.
 
-    Attributes:
-        end_point: To be told to the other end.
-        keys: Keys of the peer's arenas, by number.
-
     Raises:
         QueuePairError: The device makes no queue pair.
     """
@@ -42,8 +38,8 @@ class Channel:
         self._poll.register(sock.fileno(), select.POLLIN)
         self._names = self._pair.status_names()
         self._is_closed = False
-        self.end_point = self._pair.end_point
-        self.keys: dict[int, MemoryKey] = {}
+        self.end_point = self._pair.end_point  # to be told to the other end
+        self.keys: dict[int, MemoryKey] = {}  # keys of the peer's arenas, by number
 
     def connect(self, theirs: EndPoint) -> None:
         """Be ready to read at the other end. Raises QueuePairError when the other end cannot be reached."""

@@ -36,9 +36,6 @@ class VerbsTransport(Transport):
         host: By which peers reach this host; by default the listening address.
         device: Name of the RDMA device; by default the one with the address `host`, else the first.
 
-    Attributes:
-        port: The port of the device.
-
     Raises:
         RdmaUnavailableError: RDMA cannot be used here; the message says exactly why.
         UsageError: The address cannot be listened on.
@@ -50,7 +47,7 @@ class VerbsTransport(Transport):
     def __init__(
         self, address: str, secret: JobSecret, *, name: str, host: str | None = None, device: str | None = None
     ) -> None:
-        self.port = choose_port(host or addresses.parse_listen(address)[0], device)
+        self.port = choose_port(host or addresses.parse_listen(address)[0], device)  # the port of the device
         self._device = Device(self.port)
         self._memory = RegisteredMemory(self._device)
         try:
