@@ -29,9 +29,6 @@ class Headroom:
 def cpu_quota(proc: Path = PROC) -> float | None:
     """Cores' worth of processor time that the control groups allow this process.
 
-    Args:
-        proc: Where the proc file system is.
-
     Returns:
         For instance 1.5; None where nothing limits it.
     """
@@ -54,9 +51,6 @@ def memory_headroom(proc: Path = PROC) -> Headroom | None:
     File pages count as taken only where they are in use: a group that has just read a large file is not full. (The
     kernel drops the others before it runs out; `MemAvailable` has that in it, groups do not.)
 
-    Args:
-        proc: Where the proc file system is.
-
     Returns:
         The tightest limit; None where nothing can be read.
     """
@@ -73,9 +67,6 @@ class MemoryKills:
 
     A process that died meanwhile, of this group as children are, was one of these. The group counts them all, and does
     not say which.
-
-    Args:
-        proc: Where the proc file system is.
     """
 
     def __init__(self, proc: Path = PROC) -> None:

@@ -104,11 +104,8 @@ def environment_with(name: str, value: str) -> Iterator[None]:
 
 
 def environment_of_jobs(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for jobs that this process submits to Slurm: without what describes the job that it is in itself.
-
-    Args:
-        environ: By default the environment of this process.
-    """
+    """The environment for jobs that this process submits to Slurm: without what describes the job that it is in
+    itself."""
     environ = os.environ if environ is None else environ
     return {name: value for name, value in environ.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")}
 
@@ -126,10 +123,6 @@ def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PR
     The least of: the machine's cores, the affinity of this process, the CPU quota of its control groups (rounded up,
     as joblib does), and joblib's and OpenMP's limits in the environment. Limits that are not a positive number are
     left to their owners to complain about.
-
-    Args:
-        environ: Environment to read, by default that of this process.
-        proc: Where the proc file system is.
 
     Returns:
         At least 1.

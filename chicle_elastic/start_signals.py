@@ -20,11 +20,7 @@ _has_handed_over = False
 
 
 def install(program: str, exit_codes: Mapping[signal.Signals, int]) -> None:
-    """End this process at each of these signals, with this exit code, until `hand_over`; SIGUSR2 does nothing.
-
-    Args:
-        exit_codes: By signal.
-    """
+    """End this process at each of these signals, with this exit code, until `hand_over`; SIGUSR2 does nothing."""
     global _has_handed_over
     _has_handed_over = False
 

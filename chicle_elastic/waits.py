@@ -106,11 +106,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def above(clear: Callable[[], None]) -> Iterator[None]:
-    """Within this, a bar is drawn: lines are written after it was cleared, and it is drawn again below them.
-
-    Args:
-        clear: Clears the bar from the terminal; called with `screen` held.
-    """
+    """Within this, a bar is drawn: lines are written after it was cleared, and it is drawn again below them."""
     _bars.append(clear)
     try:
         yield

@@ -28,11 +28,7 @@ def parse_nodes(j: str) -> tuple[int, int]:
 
 
 def component_of(given: dict[str, Any], task: list[str]) -> specs.AppDef:
-    """The job of a component.
-
-    Args:
-        given: Its arguments, by name.
-    """
+    """The job of a component."""
     check_task(task, str(given["train"]), str(given["out"]))
     return anchor_of(given, shlex.split(str(given["member_options"])), task)
 
@@ -65,11 +61,7 @@ def check_task(task: list[str], train: str, out: str) -> None:
 
 
 def role_of(role_name: str, args: list[str], given: dict[str, Any]) -> specs.Role:
-    """One replica of a module of Python's.
-
-    Args:
-        given: As of `anchor_of`.
-    """
+    """One replica of a module of Python's."""
 
     def number(name: str) -> int:
         return int(str(given[name]))

@@ -47,14 +47,7 @@ class JobProgress:
         self._told: set[tuple[int, bool]] = set()
 
     def read(self, *, is_over: bool = False) -> None:
-        """Read what is new, and call for it.
-
-        Args:
-            is_over: The job is over: what is missing now will not come.
-
-        Raises:
-            OSError: The folder cannot be read.
-        """
+        """Read what is new, and call for it. Raises OSError when the folder cannot be read."""
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             for line in self._new_lines(path):
                 if any(kind in line for kind in KINDS):

@@ -28,8 +28,6 @@ def wait_for_end(
     """Follow a job until it is over.
 
     Args:
-        on_iteration: As of `JobProgress`.
-        on_transition: As of `JobProgress`.
         ask: Says how the job stands with its scheduler, for the line that the user sees; raises PeerLostError where the
             scheduler has no such job, or has ended it.
 

@@ -31,8 +31,6 @@ class LocalNodes:
 
     Args:
         begin: Members to begin with, >= 1.
-        most: Most members at once.
-        grace_s: Seconds that a member has from a notice.
 
     Attributes:
         members: Processes that run, by name; replaced as a whole.

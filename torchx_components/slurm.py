@@ -73,8 +73,6 @@ class SlurmNodes:
     Args:
         script: Batch script of a member. It names its node "job$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}".
         begin: Members to begin with, >= 1.
-        most: Most members at once, >= 1.
-        grace_s: Seconds that a member has from a notice.
         options: For sbatch: partition, resources, outputs.
         environment: Of Slurm's programs and of the members; by default that of this process.
 

@@ -43,14 +43,8 @@ class Submission:
 
 
 def submit(app: "specs.AppDef", scheduler: str, cfg: Mapping[str, Any], job: Path) -> None:
-    """Submit a job, and write down what it is called.
-
-    Args:
-        scheduler: TorchX's name of the scheduler.
-
-    Raises:
-        UsageError: The scheduler refuses it, is not there, or has no such options.
-    """
+    """Submit a job, and write down what it is called. Raises UsageError when the scheduler refuses it, is not there, or
+    has no such options."""
     from torchx.runner import get_runner
 
     runner = get_runner()

@@ -147,11 +147,8 @@ def open_inputs(
     """What there is to read, every format found out; only first bytes have been read (all, for zero_based None).
 
     Args:
-        paths: The files.
         out: The folder to be written, which must not hold one of them.
-        format_: Format of all files, or None.
         read: How to read; options that a format would ignore are refused.
-        report: Takes the note about a file that is named twice.
 
     Raises:
         UsageError: Paths or options that cannot work.

@@ -50,7 +50,6 @@ class ChunkFolderWriter:
         dtype: dtype of the features, one of `VALUE_DTYPES`.
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
         has_weights: Whether every block comes with weights.
-        sample_shape: Shape of one sample where it is not flat.
         chunk_bytes: Bytes of a chunk at most, header and state not counted; None: by `max_tasks` (docs/design 4).
 
     Raises:

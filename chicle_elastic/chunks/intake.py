@@ -18,9 +18,7 @@ class Intake:
     """Makes blocks of one data set, which have the same kind, dtype and columns.
 
     Args:
-        dtype: dtype of the features.
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
-        has_weights: Whether every block comes with weights.
 
     Raises:
         UsageError: Chunks cannot hold rows of this kind and dtype.

@@ -14,7 +14,6 @@ class Fields:
 
     Args:
         path: Path of the object within the file, with a trailing dot; "" for the outermost.
-        advice: What to do about a field that is wrong.
 
     Raises:
         DataError: `content` is no object.

@@ -186,13 +186,8 @@ def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH, outsi
 
 
 def parts(chunk: Chunk) -> Iterator[tuple[int, Array]]:
-    """Yield the bytes of a chunk without state, each part with its offset, to be written over zeros.
-
-    `decode` can read them; they have no checksum of the content, so no other process should be able to change them.
-
-    Args:
-        chunk: Whose rows to write, at once and without a copy where that is possible.
-    """
+    """Yield the bytes of a chunk without state, each part with its offset, to be written over zeros. `decode` can read
+    them; they have no checksum of the content, so no other process should be able to change them."""
     header, arrays = Header.of(chunk), _arrays_of(chunk)
     yield 0, _as_bytes(header.pack())
     for section in header.sections:
@@ -227,10 +222,7 @@ def decode_with_state_header(
     """`decode`, and the header of the state.
 
     Args:
-        buffer: As in `decode`.
-        where: As in `decode`.
         ahead: What `find_rows` found; it counts if it was here, and for the same header.
-        outside: As in `find_rows`.
     """
     content = bytes_of(buffer)
     if ahead is None or not ahead.lie_in(content):
@@ -254,7 +246,6 @@ def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> 
 
     Args:
         buffer: As in `decode`; only the immutable part has to be there.
-        where: As in `decode`.
 
     Raises:
         ChunkCorruptError: As in `decode`; or the rows are outside, and those are others or cannot be had.
@@ -320,14 +311,8 @@ def verify_immutable(buffer: Buffer, *, where: str) -> Header:
 
 
 def require_sound_content(content: Array, header: Header, crc: int, *, where: str) -> None:
-    """Check what stands behind the header of the immutable part.
-
-    Args:
-        content: The bytes of the immutable part.
-
-    Raises:
-        ChunkCorruptError: The checksum or the CSR structure is wrong.
-    """
+    """Check what stands behind the header of the immutable part. Raises ChunkCorruptError when the checksum or the CSR
+    structure is wrong."""
     require_crc(crc, header.content_crc, "the immutable part", where)
     if header.kind == "csr" and (fault := csr_fault(_csr_rows(header, _views(content, header)))) is not None:
         raise ChunkCorruptError(f"{where}: {fault}; the program that wrote the chunk is at fault")
@@ -350,7 +335,6 @@ def seal_state(
     """Give the state a version and a checksum; the owner does so at a boundary, before the chunk moves.
 
     Args:
-        where: Place of the bytes, for messages.
         crc32: What sums them up, like `zlib.crc32`; faster ones exist.
 
     Raises:
@@ -363,11 +347,6 @@ def seal_state(
 
 def attach_state(buffer: Buffer, spec: StateSpec, *, where: str) -> int:
     """Put a fresh state (zeros, version 0) behind the immutable part, whatever was there before.
-
-    Args:
-        buffer: Writable; begins with the immutable part of a chunk.
-        spec: Shape and dtype.
-        where: Place of the bytes, for messages.
 
     Returns:
         Bytes that the chunk takes now.

@@ -35,10 +35,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class UrlPath:
-    """A file or folder at a URL.
-
-    Every method raises `UnreachablePlaceError` where the place does not answer or refuses.
-    """
+    """A file or folder at a URL. Every method raises `UnreachablePlaceError` where the place does not answer or
+    refuses."""
 
     url: str  # as the user gave it, with what was joined to it
     path: str

@@ -61,7 +61,6 @@ def take_rows(rows: Rows, positions: Array) -> Rows:
     """Copies of the rows at `positions`, in this order; CSR rows start at 0.
 
     Args:
-        rows: Where to take them from.
         positions: ndarray of shape (n,), integers.
     """
     if not isinstance(rows, CsrRows):

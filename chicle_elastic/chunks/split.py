@@ -16,7 +16,6 @@ def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = Fal
     """Size of a chunk: 1 MiB (200 KiB for images), but so small that each task has 16 or more (docs/design 4).
 
     Args:
-        total_bytes: Bytes of the whole data set.
         is_image: uint8 samples.
 
     Returns:
@@ -41,7 +40,6 @@ def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> lis
     Args:
         bytes_per_row: ndarray of shape (num_rows,), int64; or one int where all are alike.
         num_rows: Rows to cut, >= 1.
-        chunk_bytes: Bytes of a chunk.
 
     Returns:
         Of num_chunks + 1 numbers: chunk `i` is the rows `cuts[i]` to `cuts[i + 1] - 1`.

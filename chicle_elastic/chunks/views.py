@@ -45,10 +45,8 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CsrRows:
-    """Rows of a CSR matrix that need not start at 0, so that a slice of the caller's matrix is a view.
-
-    Row `i` has the columns `indices[indptr[i]:indptr[i + 1]]` and the same range of `values`.
-    """
+    """Rows of a CSR matrix that need not start at 0, so that a slice of the caller's matrix is a view. Row `i` has the
+    columns `indices[indptr[i]:indptr[i + 1]]` and the same range of `values`."""
 
     indptr: Array  # ndarray of shape (num_rows + 1,), int32 or int64; `indptr[0]` may be > 0
     indices: Array  # ndarray of shape (>= indptr[-1],), int32 or int64; strictly ascending within a row

@@ -58,7 +58,6 @@ def greet(
     """Prove the secret to an agent, and return what it says.
 
     Args:
-        address: Where the agent accepts links.
         ask: Kind of a question; its answer is returned. None: the greeting, which an agent sends unasked.
 
     Raises:

@@ -29,7 +29,6 @@ def job_lines(endpoint: str, *, secret_file: Path | None, tls: Path | None = Non
 
     Args:
         endpoint: Of the rendezvous store, "host:port" or "host".
-        secret_file: Of the job; None for that of the environment.
         tls: Folder of certificate, key and CA; None for links without TLS.
 
     Raises:

@@ -14,9 +14,7 @@ class Progress:
     """Shows how much of a known total is done, or rows alone where the total is not known.
 
     Args:
-        stream: Where to show it, in general stderr.
         total: Bytes or rows to do; 0 where that is not known.
-        is_bytes: Whether the total is bytes.
     """
 
     def __init__(self, stream: TextIO, clock: Clock, *, label: str, total: int, is_bytes: bool = True) -> None:

@@ -17,14 +17,9 @@ Python drops an exception that is raised while it happens to run a finaliser, an
 
 @contextlib.contextmanager
 def orderly_end(clock: Clock | None = None) -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143); for `DEAF_S` seconds after that, both do nothing.
-
-    A SIGINT that was ignored from outside (a job in the background of a shell) stays so. Elsewhere than in the main
-    thread, where Python allows no handlers, nothing changes.
-
-    Args:
-        clock: Tells how long the last signal is ago.
-    """
+    """SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143); for `DEAF_S` seconds after that, both do nothing. A
+    SIGINT that was ignored from outside (a job in the background of a shell) stays so. Elsewhere than in the main
+    thread, where Python allows no handlers, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -98,18 +98,9 @@ def serve_store(command: StoreCommand) -> None:
 
 
 def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = None) -> int:
-    """Run the agent of this node, and its task, to the end.
-
-    Args:
-        make_agent: Makes the agent; by default an `ElasticAgent`.
-
-    Returns:
-        The exit code: that of `--leave-exit-code` if the node left on a notice, else 0.
-
-    Raises:
-        ChicleError: The cluster failed, or the secret or the store cannot be used.
-        ChildFailedError: The task failed more often than it may.
-    """
+    """Run the agent of this node, and its task, to the end. Returns the exit code: that of `--leave-exit-code` if the
+    node left on a notice, else 0. Raises ChicleError when the cluster failed, or the secret or the store cannot be
+    used, ChildFailedError when the task failed more often than it may."""
     arguments, options = command.torchrun, command.options
     open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # an error shows before any process starts
     if options.tls is not None:

@@ -223,7 +223,6 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
     """Parse and check a command line.
 
     Args:
-        argv: Without the name of the program.
         environ: Environment for the defaults of Chicle's options; by default that of this process. torchrun's options
             always take theirs (PET_...) from that of the process.
 

@@ -58,12 +58,7 @@ class RunPages:
         self.tags: set[str] = set()
 
     def iteration(self, record: IterationRecord, *, unix_s: float, besides: Mapping[str, float] | None = None) -> Page:
-        """The page of an iteration.
-
-        Args:
-            record: Of the iteration.
-            unix_s: When it ended.
-        """
+        """The page of an iteration."""
         self.pictures.add(record, unix_s)
         figures = {tag_of(name): figure for name, figure in record.figures.items()}
         # TensorBoard's axes are linear until a button is pressed, and a gap falls by orders of magnitude.
@@ -103,13 +98,7 @@ class RunPages:
         return page
 
     def texts(self, step: int, texts: Sequence[str], *, unix_s: float, is_last: bool = False) -> Page:
-        """The page of texts.
-
-        Args:
-            step: Iteration that they belong to.
-            texts: Reasons; perhaps none.
-            is_last: Whether nothing more comes.
-        """
+        """The page of texts."""
         page = Page(step, unix_s)
         told = [text for text in texts if not is_boundary_text(text)]
         if told:

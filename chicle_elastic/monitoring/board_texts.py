@@ -54,9 +54,6 @@ class Journal:
     def pages(self, unix_s: float, *, is_last: bool = False) -> list[tuple[str, int, str]]:
         """What has to be written now.
 
-        Args:
-            is_last: Whether nothing more comes.
-
         Returns:
             Pages: tag, step and Markdown.
         """

@@ -47,7 +47,6 @@ class ClusterBoard:
 
     Args:
         log_dir: Folder of the job's logs; None writes nothing.
-        node: The node of the agent.
         command: Arguments of the task; its options are shown as hyper-parameters.
     """
 

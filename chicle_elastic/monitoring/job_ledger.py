@@ -15,9 +15,6 @@ class JobLedger(Sequence[ChunkAccount]):
 
     An owned chunk takes part in every iteration, so the iterations of a chunk add up to those of the job, less those
     in which it was missing after a crash.
-
-    Args:
-        accounts: One per chunk, in any order.
     """
 
     def __init__(self, accounts: Iterable[ChunkAccount] = ()) -> None:

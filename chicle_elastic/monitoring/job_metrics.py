@@ -53,10 +53,6 @@ class Metrics:
 class JobMetrics:
     """Collects the metrics of a job; `take` is called by one thread, everything else by any.
 
-    Args:
-        node: The node of the agent.
-        run_id: Of the job.
-
     Attributes:
         node, run_id: The same.
     """

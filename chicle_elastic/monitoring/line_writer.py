@@ -49,11 +49,8 @@ class LineWriter:
     """Writes lines. Any thread may `write`; nothing is written after `close`.
 
     Args:
-        path: Of the file; lines are appended to it.
-        told_of_drops: Makes the line that says how many were dropped.
         max_file_bytes: The file is rotated before it grows beyond this; None leaves it to who offers lines.
         max_waiting_bytes: Most bytes of lines that wait.
-        thread_name: Of the thread that writes.
 
     Raises:
         OSError: The file cannot be opened.

@@ -18,7 +18,6 @@ class NotebookBar:
         """Replace what the bar shows.
 
         Args:
-            label: Before the bar.
             share: How long the bar is, from 0 to 1.
         """
         data = {

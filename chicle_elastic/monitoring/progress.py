@@ -30,7 +30,6 @@ class FitProgress:
 
     Args:
         stream: Where to; `isatty` decides on the form.
-        max_iterations: Most iterations.
         tol: Gap at which the fit ends; 0 where only the iterations end it.
         max_epochs: Passes over the data that end the fit, whatever the iterations are; None where they do not.
         place: In a notebook, where to draw; `stream` is not used then.

@@ -128,7 +128,6 @@ def new_recording(folder: Path, name: str) -> RecordingFile:
     """A file that no other process writes.
 
     Args:
-        folder: Made when it is missing.
         name: Of the node, for example; the file has it, or the next number behind it that is free.
 
     Raises:

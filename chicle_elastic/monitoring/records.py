@@ -128,11 +128,7 @@ class Transition:
 
 
 class RecordTable(Sequence[IterationRecord]):
-    """Records, oldest first: a sequence with access by column.
-
-    Args:
-        records: Records to begin with.
-    """
+    """Records, oldest first: a sequence with access by column."""
 
     def __init__(self, records: Iterable[IterationRecord] = ()) -> None:
         self._records = list(records)
@@ -173,9 +169,6 @@ class RecordTable(Sequence[IterationRecord]):
 
     def column(self, name: str) -> Column:
         """One value of every record.
-
-        Args:
-            name: One of `column_names`.
 
         Returns:
             ndarray of shape (len(self),). Counts are int64 (a task that did not take part holds 0 chunks), figures

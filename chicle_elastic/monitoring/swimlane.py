@@ -102,10 +102,8 @@ def draw_into(
     """Draw a history into axes of a figure of the caller's; what happened is marked there, and listed nowhere.
 
     Args:
-        history: At least one record.
         ax: One axes gets the model's figure alone, in the next colour of that axes and with the title as its label, so
             that several fits can be compared. A sequence gets the panels of `draw`, one each, from top to bottom.
-        figure_name: As for `draw`.
 
     Raises:
         UsageError: The history is empty or has no such figure, or it has more or fewer panels than `ax` has axes.

@@ -38,7 +38,6 @@ def render(history: RecordTable, *, figure_name: str | None = None, width: int =
     """Draw a history with block characters.
 
     Args:
-        history: At least one record.
         figure_name: The model's figure in the last row; by default the one that `pick_figure` picks. It is on a log
             scale where it is positive.
         width: Columns of the terminal, >= 40; more than 100 are not used.

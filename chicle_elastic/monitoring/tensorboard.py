@@ -98,8 +98,6 @@ class TensorBoardWriter:
         """Add scalars of any tags.
 
         Args:
-            step: Iteration that they belong to.
-            scalars: Values by tag.
             unix_s: When that was, on the wall clock.
         """
         page = self._pages.texts(step, texts, unix_s=unix_s)

@@ -63,7 +63,6 @@ def fall(observations: Observations, figure: str, window: int) -> float | None:
     """Share of `figure` by which an iteration lowers it, 0 for none and 1 for all.
 
     Args:
-        observations: What is seen.
         figure: Name of the figure, > 0; an iteration need not have it.
         window: Iterations, at least, over which the fall is taken, all with as many nodes as now.
 

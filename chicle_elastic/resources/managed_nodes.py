@@ -31,11 +31,7 @@ class ResourceNews:
 
 
 class ManagedNodes:
-    """See the top of the module.
-
-    Args:
-        manager: The resource manager.
-    """
+    """See the top of the module."""
 
     def __init__(self, manager: ResourceManager) -> None:
         self.wanted: int | None = None  # nodes that the job has asked for; None where it takes what there is
@@ -64,7 +60,6 @@ class ManagedNodes:
         """Ask the manager what is new.
 
         Args:
-            now_s: Seconds since the job began.
             nodes: Those that the job has, and that stay.
         """
         self._known.update(nodes)

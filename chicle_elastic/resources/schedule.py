@@ -112,8 +112,6 @@ class ScheduledNodes:
     A job that releases a node without having requested a number wants no other one in its place.
 
     Args:
-        schedule: How many nodes there are.
-        prefix: How names begin: "n" gives n0, n1 and so on.
         target: Nodes that the job is to have at first; None for all.
     """
 

@@ -20,7 +20,6 @@ def improves(info: ChunkInfo, source: int, target: int) -> bool:
     """Whether the move of a chunk brings two nodes closer to their shares together.
 
     Args:
-        info: Of the chunk.
         source: Surplus of the node that gives it.
         target: Surplus of the node that gets it.
     """
@@ -40,11 +39,7 @@ class OwnerIndex(Protocol):
 
 
 class ListIndex:
-    """An index of lists, by a look at all chunks.
-
-    Args:
-        owned: Chunks that may be taken, by owner.
-    """
+    """An index of lists, by a look at all chunks."""
 
     def __init__(self, owned: Mapping[NodeId, Sequence[ChunkInfo]]) -> None:
         self._owners = {info.id: node for node, infos in owned.items() for info in infos}

@@ -47,8 +47,6 @@ def encode(value: Any, kind: Any = None, *, is_checked: bool = False, is_finite:
     """A value as JSON text.
 
     Args:
-        value: Of this kind.
-        kind: Its annotation; by default its class.
         is_checked: Make sure that it can be read again, which costs as much as to write it.
         is_finite: The caller knows that all numbers in it are finite, because it was written before (`to_raw`).
 

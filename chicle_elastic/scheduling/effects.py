@@ -131,10 +131,8 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCheckpoint:
-    """The job is about to pause, with every chunk in place: write a checkpoint, if the job has a place for one.
-
-    Perhaps no further iteration comes: all nodes are under notice, for example, or too few are left.
-    """
+    """The job is about to pause, with every chunk in place: write a checkpoint, if the job has a place for one. Perhaps
+    no further iteration comes: all nodes are under notice, for example, or too few are left."""
 
     round: int  # current round
     iteration: int  # last merged iteration

@@ -22,11 +22,7 @@ from chicle_elastic.values import StateVersion
 
 
 class Inventory:
-    """Compares reports with the ledger, and settles what strays are.
-
-    Args:
-        leases: Copies on their way, which may turn out to be gone.
-    """
+    """Compares reports with the ledger, and settles what strays are."""
 
     def __init__(self, ledger: Ledger, leases: Leases, loads: Loads, emit: Callable[[Effect], None]) -> None:
         self._strays: dict[ChunkId, dict[NodeId, StateVersion]] = {}
@@ -39,7 +35,6 @@ class Inventory:
         """Correct the ledger by what a present node says.
 
         Args:
-            event: The report.
             is_running: An iteration is in flight: its merge raises the versions of owned chunks.
         """
         node = event.node

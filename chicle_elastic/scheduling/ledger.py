@@ -256,7 +256,6 @@ class Ledger:
 
         Args:
             chunk: Has an owner.
-            round: Current round.
             iteration: Last merged iteration in the state of that copy; None when it is a copy of the owner's.
 
         Returns:

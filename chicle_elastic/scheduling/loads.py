@@ -33,7 +33,6 @@ class Loads:
 
     Args:
         ledger: Which node owns and holds what; reservations are written there.
-        emit: Takes the effects.
         max_attempts: Loads of one chunk that may fail before the job is paused.
     """
 

@@ -57,11 +57,7 @@ class NodeQueue:
         self._full: list[tuple[int, int]] = []
 
     def first(self, info: ChunkInfo, avoided: Container[NodeId] = ()) -> int | None:
-        """Index of the first node that can take a chunk, whose rows no node has ahead; None if no node can.
-
-        Args:
-            avoided: Nodes that do not count.
-        """
+        """Index of the first node that can take a chunk, whose rows no node has ahead; None if no node can."""
         entries, full, size_bytes = self._entries, self._full, info.size_bytes
         while full and size_bytes <= -full[0][0]:
             index = heapq.heappop(full)[1]

@@ -284,7 +284,6 @@ def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -
 
     Args:
         policy: May be code of the user: whatever it raises disables it.
-        observations: What it sees.
         place: Its place among the policies of the job, from 0.
     """
     name = getattr(policy, "name", type(policy).__name__)

@@ -41,9 +41,7 @@ class Dealt(Sequence[tuple[ChunkId, NodeId]]):
     """Pairs (chunk, node) in the order in which they were dealt; kept as arrays, as there may be a million.
 
     Args:
-        infos: Chunks.
         picks: Which of them were dealt, in order, shape (n,), int64.
-        nodes: Nodes.
         takers: Which of them got each, shape (n,), int64.
     """
 
@@ -200,7 +198,6 @@ def plan_moves(
 
     Args:
         counts: Chunks wanted, by (source, target).
-        owned: Chunks that may be taken, by owner.
     """
     seat_of = {candidate.node: dataclasses.replace(candidate) for candidate in eligible}
     stock = {node: _shuffled(owned.get(node, ()), rng) for node in dict.fromkeys(source for source, _ in counts)}
@@ -231,7 +228,6 @@ def plan_redraw(
 
     Args:
         share: > 0 and <= 1; a part of a chunk is rounded up or down at random, right in the mean.
-        owned: Chunks that may be taken, by owner.
     """
     seats = [dataclasses.replace(candidate) for candidate in eligible]
     stock = [_shuffled(owned.get(candidate.node, ()), rng) for candidate in seats]

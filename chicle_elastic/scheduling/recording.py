@@ -162,11 +162,7 @@ class RecordedPolicy:
 
 
 class TextSink:
-    """Takes a recording as text, line by line, at once: for simulations and tests.
-
-    Args:
-        write: Takes one line, with its line feed; the `write` of an open text file will do.
-    """
+    """Takes a recording as text, line by line, at once: for simulations and tests."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write

@@ -68,10 +68,8 @@ class State(Enum):
 
 
 class Scheduler:
-    """Decides for one job: `effects = scheduler.handle(event, now=...)`, to be performed in order.
-
-    One class because it is one state machine with a method per event.
-    """
+    """Decides for one job: `effects = scheduler.handle(event, now=...)`, to be performed in order. One class because it
+    is one state machine with a method per event."""
 
     def __init__(self, settings: SchedulerSettings, policies: Sequence[DecidingPolicy] = ()) -> None:
         self.settings = settings  # as given
@@ -160,7 +158,6 @@ class Scheduler:
         """Learn an event.
 
         Args:
-            event: What happened.
             now: Seconds on a monotonic clock; only reports of durations depend on it.
 
         Returns:

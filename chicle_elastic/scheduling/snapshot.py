@@ -128,14 +128,8 @@ def snapshot(scheduler: Scheduler, *, write: Callable[..., Any] = codec.to_value
 
 
 def restore(data: Any, policies: Sequence[DecidingPolicy] = ()) -> Scheduler:
-    """A scheduler that goes on from a snapshot.
-
-    Args:
-        data: As `snapshot` made it.
-
-    Raises:
-        ProtocolError: It is no snapshot, one of another version, or one of a job with other policies.
-    """
+    """A scheduler that goes on from a snapshot. Raises ProtocolError when it is no snapshot, one of another version, or
+    one of a job with other policies."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProtocolError(f"{str(data)[:60]!r} is no snapshot of a scheduler")
     if data.get("version") != VERSION:

@@ -54,7 +54,6 @@ class Arena:
         Args:
             num_slots: Number of slots, >= 1.
             slot_bytes: Size of each, a positive multiple of 64.
-            proc: Where the proc file system is, which says how much memory is left.
 
         Raises:
             UsageError: Sizes that cannot be, or not on Linux.
@@ -100,8 +99,6 @@ class Arena:
         Args:
             fd: Its descriptor, as received over a Unix socket. It belongs to the arena from now on, and is closed also
                 when attaching fails.
-            num_slots: As told by the owner.
-            slot_bytes: As told by the owner.
 
         Raises:
             ProtocolError: The descriptor is not a sealed arena of these sizes.

@@ -211,9 +211,7 @@ class ChunkStore:
         """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied.
 
         Args:
-            chunk_id: The chunk.
             at_least: The version is raised to this one first, if it is older.
-            crc32: What sums up the state, like `zlib.crc32`.
 
         Returns:
             Where the chunk lies, and how many bytes it has.

@@ -29,11 +29,7 @@ RANGE = re.compile(r"(tcp://.*:)(\d{1,5})-(\d{1,5})")
 
 @dataclass(frozen=True, slots=True)
 class PortRange:
-    """Ports that listeners may take.
-
-    Raises:
-        UsageError: It is no range of ports.
-    """
+    """Ports that listeners may take. Raises UsageError when it is no range of ports."""
 
     first: int = 0  # the lowest, 1 to 65535; 0 when the kernel chooses
     last: int = 0  # the highest, at least `first`; 0 as well when the kernel chooses

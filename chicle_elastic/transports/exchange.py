@@ -77,10 +77,7 @@ def receive_exactly(
     """Fill `into` with the next bytes, without a copy in between.
 
     Args:
-        sock: Where from.
         into: Writable memory.
-        deadline: Until when.
-        peer: Who sends, for messages.
         is_frame_begun: Whether these bytes continue a frame, so that an end of the connection cuts it.
 
     Raises:
@@ -112,9 +109,6 @@ def receive_header(
     """Wait for the next frame; its payload is left in the socket.
 
     Args:
-        sock: Where from.
-        limits: What may come.
-        deadline: Until when.
         begun: First bytes of the header, when they have been read already.
 
     Raises:

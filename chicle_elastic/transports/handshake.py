@@ -37,7 +37,6 @@ def prove_as_caller(
     """Greet the process that listens at the other end.
 
     Args:
-        deadline: Until when.
         purpose: What the connection is for; both ends have to say the same.
 
     Returns:

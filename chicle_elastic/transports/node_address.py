@@ -35,11 +35,7 @@ class NodeAddress:
         return format_listen(self.bind, self.ports)
 
     def to_tell(self, address: str) -> str:
-        """What other nodes are told of a listener.
-
-        Args:
-            address: Where it listens, "tcp://host:port".
-        """
+        """What other nodes are told of a listener."""
         return format_tcp(self.advertise, parse_tcp(address)[1])
 
 

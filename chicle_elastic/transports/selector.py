@@ -89,7 +89,6 @@ class TransportSelector:
     Args:
         tcp_address: Where to listen, "tcp://host:port" or "tcp://host:first-last".
         advertise: Address of this host that peers are told; None for the host in `tcp_address`.
-        has_shm: Whether to offer shm.
         rdma: Name of the RDMA device to use, None for the one that fits, "off" for none.
         tls: For chunks by TLS, at all nodes of the job alike; then there is no RDMA, which would go around it.
         tell: Called with the TCP address of a peer and how its chunks come, and why, whenever that changes; by the
@@ -244,16 +243,7 @@ class TransportSelector:
 
 
 def _verbs_transport(host: str, address: str, secret: JobSecret, *, name: str, rdma: str | None) -> VerbsTransport:
-    """The RDMA of this node.
-
-    Args:
-        host: By which peers reach this host.
-        address: Where to listen.
-        rdma: See `TransportSelector`.
-
-    Raises:
-        RdmaUnavailableError: It has none, or shall not use it.
-    """
+    """The RDMA of this node. Raises RdmaUnavailableError when it has none, or shall not use it."""
     if rdma == RDMA_OFF:
         raise RdmaUnavailableError("it is switched off (CHICLE_RDMA=off)")
     if addresses.is_loopback(host):

@@ -36,8 +36,6 @@ class Transport:
     """One way to move bytes, over stream sockets; subclasses say how a region travels. The rules are in `base`.
 
     Args:
-        address: Where to listen.
-        name: Of this node.
         tls: For connections by TLS, where both ends have it; None for connections without.
 
     Raises:
@@ -80,7 +78,6 @@ class Transport:
         """Copy one region of a peer into a slot.
 
         Args:
-            address: Of the peer's transport.
             into: Writable, exactly as long as the region.
             check: Looks at the bytes as they arrive; what it raises, `fetch` raises.
 
@@ -100,7 +97,6 @@ class Transport:
         """Copy several regions of a peer, one after the other; they are asked for ahead, so that no wire idles.
 
         Args:
-            address: Of the peer's transport.
             pulls: What to copy, and where to.
 
         Yields:
@@ -200,7 +196,6 @@ class Transport:
         """Have one request after the other answered, until the caller hangs up between two of them.
 
         Args:
-            limits: The requests that may come.
             answer: Answers one; what it raises of `refused`, before it sends anything, is told the caller.
         """
         while True:

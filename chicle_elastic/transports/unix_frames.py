@@ -73,7 +73,6 @@ class FramedSocket:
 
     Args:
         sock: Connected; it belongs to this object from now on.
-        limits: What may come.
     """
 
     def __init__(self, sock: socket.socket, limits: Limits, *, what: str) -> None:
@@ -105,9 +104,7 @@ class FramedSocket:
         """Send a frame; waits while the peer's buffer is full.
 
         Args:
-            text: The message.
             fds: Descriptors to go with it; the receiver gets its own.
-            payload: Bytes to go with it, anything with the buffer interface.
 
         Raises:
             ConnectionError: The peer is gone, or has not read for `Limits.send_timeout_s`.
@@ -136,7 +133,6 @@ class FramedSocket:
         """Send a frame and never wait: what the kernel does not take is kept for `flush`.
 
         Args:
-            text: The message.
             fds: Descriptors to go with it; the receiver gets its own, and the caller may close these at once.
 
         Raises:

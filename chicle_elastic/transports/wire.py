@@ -122,10 +122,6 @@ def pack_text(kind: Kind, payload: bytes) -> bytes:
 def unpack_header(header: bytes | bytearray | memoryview, limits: Limits, *, peer: str) -> tuple[Kind, int]:
     """Kind and payload bytes of a frame, judged.
 
-    Args:
-        header: 16 bytes.
-        limits: What may come now.
-
     Raises:
         VersionError: The peer speaks another version.
         FrameLengthError: The payload is longer than this kind may be.

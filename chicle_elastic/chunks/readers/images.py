@@ -112,12 +112,8 @@ def read_cifar(path: Path, options: ReadOptions) -> Iterator[Block]:
 
 
 class IdxFile:
-    """An IDX file, plain or compressed, whose values are taken in order.
-
-    Raises:
-        DataError: It is no IDX file.
-        OSError: It cannot be opened.
-    """
+    """An IDX file, plain or compressed, whose values are taken in order. Raises DataError when it is no IDX file,
+    OSError when it cannot be opened."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path = path

@@ -80,11 +80,7 @@ def build_components(
     tell_task: Callable[..., None],
     users: NodeCallbacks,
 ) -> Components:
-    """Build the components of a node, which has not joined yet.
-
-    Args:
-        tell_task: Sends (message, descriptor or None) to the task.
-    """
+    """Build the components of a node, which has not joined yet."""
     node = options.node
     start_nodes = options.start_nodes or context.min_nodes
     settings = SchedulerSettings(
@@ -208,7 +204,6 @@ def capacity_bytes(expected: control.Expect, memory_bytes: int | None) -> int:
     """Memory for chunks.
 
     Args:
-        expected: The job.
         memory_bytes: As the user gave it; None for what the host has left.
 
     Raises:

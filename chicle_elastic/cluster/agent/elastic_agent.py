@@ -14,15 +14,7 @@ from chicle_elastic.ids import NodeId
 
 
 class ElasticAgent(SingleTaskAgent, NodeAgent):
-    """See the top of the module.
-
-    Args:
-        spec: torch's: the command of the task, and the rendezvous handler.
-        options: Chicle's options of the node.
-
-    Raises:
-        UsageError: The rendezvous is not Chicle's.
-    """
+    """See the top of the module. Raises UsageError when the rendezvous is not Chicle's."""
 
     def __init__(self, spec: WorkerSpec, *args: Any, options: NodeOptions, **kwargs: Any) -> None:
         SingleTaskAgent.__init__(self, spec, *args, **kwargs)

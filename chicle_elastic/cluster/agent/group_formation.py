@@ -28,7 +28,6 @@ class GroupFormation:
     """See the top of the module.
 
     Args:
-        patience_s: The quorum timeout, for the message.
         address_of: The address that another node advertises, for the message; None while it is unknown.
     """
 

@@ -42,7 +42,6 @@ class JobSearch:
 
         Args:
             waited_s: Seconds since this node has reached an agent.
-            now: Seconds on the clock of this agent.
 
         Returns:
             None as long as it is too early to say.

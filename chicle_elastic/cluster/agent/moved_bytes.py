@@ -17,7 +17,6 @@ class MovedBytes:
     """Counts. Everything is called in the loop.
 
     Args:
-        size_of: Bytes of a chunk with header and state.
         immutable_share: Share of a chunk that pre-copy copies, 0 to 1, by the chunks of this node.
     """
 

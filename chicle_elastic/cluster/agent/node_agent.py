@@ -64,11 +64,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeAgent:
-    """The agent of a node; see the top of the module. Subclasses start its task, each in another way.
-
-    Args:
-        launcher: Starts tasks; the subclass itself.
-    """
+    """The agent of a node; see the top of the module. Subclasses start its task, each in another way."""
 
     def __init__(self, launcher: Launcher, *, entry: JobEntry, options: NodeOptions, command: Sequence[str]) -> None:
         self.has_left = False

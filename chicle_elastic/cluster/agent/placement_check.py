@@ -39,7 +39,6 @@ class PlacementCheck:
         """Compare the pages of a merged iteration with the ledger as it was during that iteration.
 
         Args:
-            version: Round and number of the iteration.
             ledger: The scheduler's ledger, before this iteration is counted in it.
             is_interrupted: An agent told the task to end this iteration early, so it may have left rows unread.
 

@@ -6,11 +6,7 @@ from chicle_elastic.cluster.net.event_loop import EventLoop, Timer
 
 
 class QuorumTimeout:
-    """Gives up when the job has been short of nodes for too long without a break. Called in the loop.
-
-    Args:
-        give_up: Called once then.
-    """
+    """Gives up when the job has been short of nodes for too long without a break. Called in the loop."""
 
     def __init__(self, loop: EventLoop, limit_s: float, give_up: Callable[[], object]) -> None:
         self._loop, self._limit_s, self._give_up = loop, limit_s, give_up

@@ -20,10 +20,5 @@ class ResourceLink(Protocol):
         ...
 
     def finish(self, reason: str, *, has_failed: bool) -> None:
-        """Tell it that the job is over, and needs no node in place of those that end now.
-
-        Args:
-            reason: In words.
-            has_failed: A task failed; nothing was trained to its end.
-        """
+        """Tell it that the job is over, and needs no node in place of those that end now."""
         ...

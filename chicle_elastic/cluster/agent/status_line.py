@@ -43,11 +43,7 @@ def status_of(scheduler: Scheduler, present: tuple[NodeId, ...], *, node: NodeId
 
 
 class StatusLine:
-    """Prints the status of a node. Everything is called in the loop.
-
-    Args:
-        write: Writes a line; by default to stderr.
-    """
+    """Prints the status of a node. Everything is called in the loop."""
 
     def __init__(
         self,

@@ -26,7 +26,6 @@ class StoreKeeper:
     Args:
         restore: Functions that store again what this process knows, in a worker thread; each leaves alone what is there
             and raises StoreUnreachableError.
-        event_file: Records when the store goes and comes.
     """
 
     def __init__(

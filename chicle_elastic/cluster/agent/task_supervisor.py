@@ -45,8 +45,6 @@ class TaskSupervisor:
     """One task at a time. Everything is called in the loop.
 
     Args:
-        address: Where the task connects to this agent.
-        on_message: Called with each message of the task.
         on_gone: Called when the task is gone, with whether it had announced its end.
     """
 

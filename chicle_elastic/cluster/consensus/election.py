@@ -26,13 +26,7 @@ def ask(log: Log, *, term: int, is_breaking: bool, unreached: tuple[str, ...]) -
 
 def answer(log: Log, question: NewTerm, *, asker: str, ended: Ended | None) -> LogPosition:
     """The position of a log, with the entries that the asker lacks: none when the asker's log is no prefix of this one.
-
-    None either when it lacks entries that are no longer kept: an agent that may have effects there has to rejoin.
-
-    Args:
-        asker: Incarnation of the agent that asks.
-        ended: The iteration in flight, if it was merged here.
-    """
+    None either when it lacks entries that are no longer kept: an agent that may have effects there has to rejoin."""
     is_prefix = log.term_before(question.length) == question.last_term and question.length >= log.start
     base = question.length if is_prefix else len(log)
     return LogPosition(

@@ -89,9 +89,7 @@ class EventLog(Protocol):
         """The own task has merged an iteration: append its end without asking, unless a task has voted for a stop.
 
         Args:
-            ended: What all tasks know of it.
             votes: Tasks that voted for a stop, the same number everywhere; the leader gives the end its place then.
-            goes_on: The task has begun the next one by itself.
         """
         ...
 

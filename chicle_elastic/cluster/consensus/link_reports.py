@@ -58,7 +58,6 @@ class LinkReports:
 
         Args:
             leader: This node, which is never the victim.
-            now: Seconds on the clock of the leader.
         """
         if len(self._log) != self._length:
             self._length, self._grown_s = len(self._log), now

@@ -61,11 +61,7 @@ class NodeLog:
         return self._life not in self.log.lives.values()
 
     def fold(self, entries: Sequence[Entry], *, goes_on: bool = False) -> list[Folded]:
-        """Append entries; drops the effect that starts an iteration if a later one of the entries ends it.
-
-        Args:
-            goes_on: The task of this node has begun the following iteration by itself.
-        """
+        """Append entries; drops the effect that starts an iteration if a later one of the entries ends it."""
         before = self.log.in_flight
         folded: list[tuple[Entry, list[Effect], bool, str]] = []
         for entry in entries:

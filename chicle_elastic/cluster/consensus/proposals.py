@@ -11,11 +11,7 @@ from chicle_elastic.scheduling.events import Event
 
 
 class PendingProposals:
-    """What one author has proposed and not seen in the log yet.
-
-    Args:
-        life: Name of the author's life.
-    """
+    """What one author has proposed and not seen in the log yet."""
 
     def __init__(self, life: str) -> None:
         self._life = life

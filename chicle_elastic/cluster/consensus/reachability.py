@@ -28,10 +28,8 @@ class Authority(Enum):
 
 
 class Reachability:
-    """The links of one incarnation of a node.
-
-    A node that rejoined has another incarnation: a link to it does not make the incarnation in the log reachable.
-    """
+    """The links of one incarnation of a node. A node that rejoined has another incarnation: a link to it does not make
+    the incarnation in the log reachable."""
 
     def __init__(self, node: NodeId, life: str, log: Log) -> None:
         self.peers: dict[NodeId, str] = {}

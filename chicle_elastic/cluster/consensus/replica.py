@@ -186,7 +186,6 @@ class Replica:
         """The task of this node has merged an iteration.
 
         Args:
-            now: Seconds on this agent's clock.
             goes_on: The task has begun the next one by itself; only where the log was steady, and without votes.
         """
         if self.role is Role.OUT or not self.own.ends(ended.round, ended.iteration):
@@ -245,11 +244,7 @@ class Replica:
         return self._take()
 
     def looked(self, term: int, lead: str, members: tuple[str, ...], *, now: float) -> list[Action]:
-        """The membership has read the newest term from the store.
-
-        Args:
-            now: Seconds on this agent's clock.
-        """
+        """The membership has read the newest term from the store."""
         if self.role is Role.FOLLOWING and self.lead is None:
             self._patience.looked()
             self._judge_look(term, lead, members)

@@ -55,12 +55,7 @@ class LogHost(Protocol):
 
 
 class ReplicatedLog:
-    """An `EventLog`; see the top of the module. Everything is called in the loop.
-
-    Args:
-        incarnation: Its first one.
-        make_scheduler: Makes the scheduler of an incarnation; the same settings at all agents.
-    """
+    """An `EventLog`; see the top of the module. Everything is called in the loop."""
 
     def __init__(
         self,

@@ -47,7 +47,6 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
     """Be an agent until its job is over; returns its exit code.
 
     Args:
-        line: To the server.
         job: Its settings: "run_id", "endpoint" of the store, "min_nodes", "max_nodes", "start_nodes", "grace_s",
             "memory_bytes", "log_dir"; "name" of the node.
     """

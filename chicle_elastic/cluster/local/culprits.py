@@ -17,12 +17,7 @@ class Culprit(NamedTuple):
 
 
 def culprit_of(whole: Any, name: str, fails: Callable[[Any], bool]) -> Culprit:
-    """The innermost part that cannot be pickled, along the first way to one.
-
-    Args:
-        whole: Cannot be pickled.
-        fails: Whether an object cannot be pickled.
-    """
+    """The innermost part that cannot be pickled, along the first way to one."""
     path, found, seen = name, whole, {id(whole)}
     for _ in range(MOST_STEPS):
         for step, part in _parts(found):

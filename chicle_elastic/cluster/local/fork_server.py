@@ -45,7 +45,6 @@ def serve(listener_fd: int, owner: int, idle_s: float) -> None:
 
     Args:
         owner: Process that started this one.
-        idle_s: After so long without anything to do it ends.
     """
     with tell_through(None):  # the driver explains this wait; here it would take a thread
         preload()
@@ -99,13 +98,7 @@ def preload_torch() -> None:
 
 
 class ForkServer:
-    """See the top of the module.
-
-    Args:
-        listener: Where clients come.
-        owner: Process to end with.
-        idle_s: After so long without anything to do it ends.
-    """
+    """See the top of the module."""
 
     def __init__(self, listener: socket.socket, owner: int, idle_s: float) -> None:
         self._listener, self._owner, self._idle_s = listener, owner, idle_s

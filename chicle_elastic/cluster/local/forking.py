@@ -64,7 +64,6 @@ class Forker:
 
         Args:
             body: What it does; returns its exit code.
-            keep: Descriptors that it needs.
         """
         fd = open_output(name, output)
         parent = os.getpid()
@@ -76,11 +75,8 @@ class Forker:
         return child
 
     def print_to(self, child: ForkedProcess, name: str, output: Path | None) -> None:
-        """From now on a child has another name, and prints into another file: `child.output`, which it is to be sent.
-
-        Args:
-            output: The file; None for one in memory.
-        """
+        """From now on a child has another name, and prints into another file: `child.output`, which it is to be
+        sent."""
         fd = open_output(name, output)
         os.close(child.output)
         child.name, child.output = name, fd

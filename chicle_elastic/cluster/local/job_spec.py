@@ -84,7 +84,6 @@ def build(
     """The job again, in a task.
 
     Args:
-        described: By `stage`.
         fd: Of the file; it may be closed afterwards.
         tell: Takes records, if the driver wants to be told.
         ask: Asks whether the job ends, if the driver wants to be asked.

@@ -61,10 +61,7 @@ class Connection:
         """Send a message; waits while the other side's buffer is full.
 
         Args:
-            kind: What it is about.
             fds: Descriptors to go with it; the receiver gets its own.
-            payload: Bytes to go with it, anything with the buffer interface.
-            fields: JSON values.
 
         Raises:
             ConnectionError: The other side is gone, or has not read for `SEND_TIMEOUT_S`.

@@ -54,9 +54,7 @@ class ProcessPool:
         """Give a process a job; it is forked when none is free.
 
         Args:
-            kind: Of `KINDS`.
             job: JSON values, for the kind's body; with "is_single_use" the process ends after it.
-            fds: Descriptors for it.
 
         Raises:
             OSError: No process, memory or descriptor to be had.

@@ -65,7 +65,6 @@ class StagedFile:
         """Write bytes where they were reserved. From any thread.
 
         Args:
-            start: Where to begin.
             content: ndarray of shape (num_bytes,), uint8.
 
         Raises:
@@ -204,7 +203,6 @@ class StagedSource:
 
     Args:
         places: Start, size in bytes without state, and rows of each, by chunk id.
-        memory: The file, ndarray of bytes.
     """
 
     copies_rows, is_shared = False, True

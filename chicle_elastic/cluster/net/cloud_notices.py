@@ -113,11 +113,7 @@ class AwsMetadata:
 
 
 class GcpMetadata:
-    """Metadata server of Compute Engine.
-
-    Args:
-        wall_clock: Not used: the server says no time.
-    """
+    """Metadata server of Compute Engine."""
 
     cloud, poll_s = "gcp", GCP_POLL_S
 
@@ -196,8 +192,6 @@ class NoticeWatch:
 
     Args:
         on_notice: Called with the notice, once, in the thread.
-        url: Of the metadata server, instead of the one of the cloud.
-        retry_s: Seconds until a server that did not answer is asked again.
     """
 
     def __init__(

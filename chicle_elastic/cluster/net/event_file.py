@@ -84,11 +84,7 @@ def read_events(folder: Path, node: str | None = None) -> Iterator[dict[str, Any
 
 
 class EventTail:
-    """Reads one node's file as it grows, and goes on behind a rotation where it was before.
-
-    Args:
-        folder: Where the file is, or will be.
-    """
+    """Reads one node's file as it grows, and goes on behind a rotation where it was before."""
 
     def __init__(self, folder: Path, node: str) -> None:
         self._path = folder / f"{node}{SUFFIX}"

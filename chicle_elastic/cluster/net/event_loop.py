@@ -63,8 +63,6 @@ class EventLoop:
     """See the top of the module. A context manager that closes it.
 
     Args:
-        clock: For timers.
-        name: Prefix of the names of its threads.
         tell_slow: Called in the loop when a handler has held it for long; see `watchdog`.
     """
 
@@ -129,7 +127,6 @@ class EventLoop:
         Args:
             do: May raise; the future has the exception, and one that is no `ChicleError` is in the log as well.
             then: Called in the loop, unless that was closed first.
-            lane: What the thread is needed for.
             peer: The node whose bytes `do` fetches; few fetches of one peer run at a time, and in their order.
         """
         future = self._workers.submit(do, lane=lane, peer=peer)

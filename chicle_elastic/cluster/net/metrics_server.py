@@ -44,7 +44,6 @@ class MetricsServer:
 
     Args:
         address: Where to listen; None for nowhere.
-        text: Makes the text, in the thread.
     """
 
     def __init__(self, address: MetricsAddress | None, text: Callable[[], str], *, content_type: str) -> None:

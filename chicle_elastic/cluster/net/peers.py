@@ -162,7 +162,6 @@ class PeerLinks:
         """Begin an incarnation: accept links under its name.
 
         Args:
-            endpoints: How to fetch chunks from this agent.
             job: The parameters that have to be the same at all agents, by name.
         """
         self.life, self._endpoints, self._job = life, endpoints, job
@@ -194,7 +193,6 @@ class PeerLinks:
         """Make a link, unless there is one, or one is being made; on success `peer_up` follows.
 
         Args:
-            address: Where the other agent accepts links.
             expect: Its incarnation; a link to any other incarnation is closed.
         """
         if address in self._dialling:

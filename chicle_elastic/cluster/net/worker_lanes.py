@@ -41,11 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerLanes:
-    """See the top of the module. `submit` and `close` belong to one thread.
-
-    Args:
-        name: Prefix of the names of the threads.
-    """
+    """See the top of the module. `submit` and `close` belong to one thread."""
 
     def __init__(self, name: str) -> None:
         self._pools = {
@@ -65,7 +61,6 @@ class WorkerLanes:
         the future has it in any case.
 
         Args:
-            do: What.
             lane: Its lane, unless a peer is given.
             peer: The node whose bytes are fetched: the work goes to the bulk lane, in the order of this peer.
         """

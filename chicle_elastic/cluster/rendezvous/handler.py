@@ -75,11 +75,7 @@ class _Call:
 
 
 class ChicleRendezvousHandler(RendezvousHandler):
-    """One agent's side of the rendezvous.
-
-    Args:
-        max_nodes: Maximum of a free round.
-    """
+    """One agent's side of the rendezvous."""
 
     def __init__(
         self,
@@ -135,15 +131,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self._is_called = True
 
     def expect(self, *, round: int, members: tuple[NodeId, ...]) -> None:
-        """Name the round of the next `next_rendezvous`; required before each call.
-
-        Args:
-            round: Number of the round.
-            members: All members in rank order; the same at each of them.
-
-        Raises:
-            UsageError: This node is not among the members.
-        """
+        """Name the round of the next `next_rendezvous`; required before each call. Raises UsageError when this node is
+        not among the members."""
         if self.node not in members or len(set(members)) != len(members):
             raise UsageError(
                 f"{self.node} was called to round {round} of {', '.join(members)}: the members have to be distinct and "

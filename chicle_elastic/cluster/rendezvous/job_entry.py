@@ -15,11 +15,7 @@ from chicle_elastic.transports.secret import JobSecret
 
 
 class JobEntry:
-    """See the top of the module.
-
-    Raises:
-        UsageError: Run id or number of nodes cannot be.
-    """
+    """See the top of the module. Raises UsageError when run id or number of nodes cannot be."""
 
     def __init__(
         self,

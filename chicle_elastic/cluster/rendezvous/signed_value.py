@@ -61,9 +61,6 @@ class SignedValue:
     def swap(self, seen: Reading, value: Any) -> Reading:
         """Write a value in place of what was read, unless the key holds something else by now.
 
-        Args:
-            value: Made of JSON values.
-
         Returns:
             What the key holds now; `is_in_place` tells whether that is the new value.
 

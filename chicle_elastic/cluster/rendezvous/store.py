@@ -141,7 +141,6 @@ def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awa
     A connection does one operation at a time: a thread that waits for a key needs a connection of its own.
 
     Args:
-        timeout_s: How long the store may take to appear and to answer.
         is_awaited: Whether to wait for a process to listen there; otherwise one attempt is made, of two seconds.
 
     Raises:

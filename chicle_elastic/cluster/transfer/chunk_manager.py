@@ -39,8 +39,6 @@ class ChunkManager:
 
     Args:
         sizes: Bytes of each chunk, header and state included.
-        say: Takes answers to the scheduler's orders.
-        tell_task: Sends a message to the task, a descriptor with it.
     """
 
     def __init__(
@@ -98,13 +96,7 @@ class ChunkManager:
         }
 
     def prepare(self, num_bytes: int, *, ready: Callable[[], None], failed: Callable[[ChicleError], None]) -> None:
-        """Take memory before this node joins; it is not quiet until then.
-
-        Args:
-            num_bytes: How much.
-            ready: Called when it is there.
-            failed: Called when there is not so much.
-        """
+        """Take memory before this node joins; it is not quiet until then."""
         self._is_preparing = True
 
         def then(future: "Future[None]") -> None:

@@ -12,13 +12,8 @@ _Item = TypeVar("_Item")
 
 
 class ResultBatch(Generic[_Item]):
-    """Collects items for the loop. Each call into the loop takes a turn of it, and Python's lock from the worker.
-
-    Used by one worker thread, which calls `flush` when it is done.
-
-    Args:
-        take: Takes the items, in their order; called in the loop.
-    """
+    """Collects items for the loop. Each call into the loop takes a turn of it, and Python's lock from the worker. Used
+    by one worker thread, which calls `flush` when it is done."""
 
     def __init__(self, loop: EventLoop, take: Callable[[list[_Item]], object]) -> None:
         self._loop, self._take = loop, take

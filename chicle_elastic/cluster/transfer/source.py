@@ -29,11 +29,7 @@ from chicle_elastic.values import StateVersion
 
 
 class TransferSource:
-    """Everything is called in the loop.
-
-    Args:
-        store: The chunks.
-    """
+    """Everything is called in the loop."""
 
     def __init__(
         self, loop: EventLoop, store: ChunkStore, tell_peer: Callable[[NodeId, str, dict[str, Any]], bool]

@@ -62,7 +62,6 @@ def read_bytes(path: Place, entry: Mapping[str, Any] | None) -> bytes:
     """The content of a file.
 
     Args:
-        path: The file.
         entry: Its size and checksum, by the manifest; None where that does not list it.
 
     Raises:

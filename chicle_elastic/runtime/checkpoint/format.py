@@ -175,10 +175,6 @@ def iteration_of(path: Place) -> int:
 def newest(folder: Place, identity: JobIdentity, *, iteration: int | None = None) -> Checkpoint | None:
     """The newest complete checkpoint.
 
-    Args:
-        folder: Where to look.
-        iteration: Only one of this iteration; by default of any.
-
     Returns:
         None when none was ever completed.
 

@@ -20,7 +20,6 @@ class Resumption:
     """Of one task; thread-safe.
 
     Args:
-        job: The job.
         settings: Of its checkpoints; None where there are none.
 
     Raises:
@@ -68,7 +67,6 @@ class Resumption:
         """State for the chunks that a task loads now, by global row id; None for initial state.
 
         Args:
-            merged: Last merged iteration.
             began: Iteration that the job resumes from; 0 where it begins.
 
         Raises:

@@ -12,12 +12,7 @@ from chicle_elastic.solvers.base import Report
 
 
 def describe(training: Training, records: Iterable[IterationRecord], elapsed_s: float) -> dict[str, Any]:
-    """The training state without its vectors, as values that JSON can hold.
-
-    Args:
-        records: The records to include.
-        elapsed_s: Seconds since the start of the job.
-    """
+    """The training state without its vectors, as values that JSON can hold."""
     certificate = training.certificate
     return {
         "samples": training.samples,
@@ -37,10 +32,7 @@ def adopt(training: Training, first: int, model: Array, rebuilt: Array, progress
     """Continue from the state of another training.
 
     Args:
-        model: Model of the other training.
         rebuilt: The model rebuilt at its last certificate; ignored without one.
-        progress: The progress of its trainer.
-        data: As `describe` made it.
 
     Raises:
         ProtocolError: `data` is malformed.

@@ -20,7 +20,6 @@ class ChunkLoader:
     """Executes orders to load, one after the other.
 
     Args:
-        state: Shape of the state of the chunks.
         resumption: Provides the state of the chunks, where that is not the initial one.
         answer: Called with each answer, in the thread of the loader.
     """
@@ -40,7 +39,6 @@ class ChunkLoader:
         """Queue an order to load a chunk into its slot.
 
         Args:
-            load: The order.
             arena: The arena that it names; None if the agent has not sent that arena.
         """
         self._orders.put((load, arena))

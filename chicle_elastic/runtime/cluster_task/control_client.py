@@ -29,14 +29,8 @@ ORPHAN_EXIT_CODE = 70  # EX_SOFTWARE
 
 
 class ControlClient:
-    """Connects to the agent and sends the hello.
-
-    Args:
-        address: Of the agent's socket.
-
-    Raises:
-        ProtocolError: There is no agent, or one of another release.
-    """
+    """Connects to the agent and sends the hello. Raises ProtocolError when there is no agent, or one of another
+    release."""
 
     def __init__(self, address: str) -> None:
         self._channel = Channel.connect(address)

@@ -38,7 +38,6 @@ class PolicyRunner:
 
     Args:
         say: Called with proposals and failures, in the worker threads and by `observe`.
-        patience_s: How long a policy may take to decide.
     """
 
     def __init__(

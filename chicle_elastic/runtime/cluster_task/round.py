@@ -97,9 +97,6 @@ class RoundContext:
     def add_up(self, *, has_vote: bool) -> None:
         """Sum the parts of all tasks.
 
-        Args:
-            has_vote: Whether this task votes for a stop at this boundary.
-
         Raises:
             PeerLostError: A member was lost; the model is unchanged.
         """

@@ -29,7 +29,6 @@ class ClusterRuntime:
     """Run a job as one of the tasks of a cluster. A process runs one job.
 
     Args:
-        control: Address of the agent's socket.
         began_s: When the job began, by `time.monotonic` of this host; by default when `run` is called.
     """
 
@@ -69,14 +68,8 @@ def _give_way() -> None:
 
 
 def cluster_runtime(settings: Settings | None = None) -> ClusterRuntime:
-    """The runtime of this process, which an agent has to have started.
-
-    Args:
-        settings: By default those in the environment.
-
-    Raises:
-        UsageError: This process was not started by an agent.
-    """
+    """The runtime of this process, which an agent has to have started. Raises UsageError when this process was not
+    started by an agent."""
     settings = settings or Settings.from_environment()
     if settings.control is None:
         raise UsageError(

@@ -85,7 +85,6 @@ class ClusterTask:
     One class because the order of the steps of an iteration is its subject.
 
     Args:
-        address: Of the agent's socket.
         began_s: When the job began, by this clock; by default now.
 
     Raises:

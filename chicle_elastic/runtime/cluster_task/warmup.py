@@ -26,12 +26,7 @@ WARMUP_BYTES = 4 << 20
 
 
 def warm_up(job: Job, state: StateSpec, clock: Clock) -> None:
-    """One iteration and one evaluation on copies of the first chunks, by a solver that is then discarded.
-
-    Args:
-        job: The job; it is not changed.
-        state: Shape of the state of its chunks.
-    """
+    """One iteration and one evaluation on copies of the first chunks, by a solver that is then discarded."""
     rng = np.random.default_rng(job.seed)
     mailboxes = Mailboxes()
     mailboxes.add(NAME)

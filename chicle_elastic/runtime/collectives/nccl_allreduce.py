@@ -96,15 +96,8 @@ class NcclAllReduce:
         is_over: Callable[[], bool],
         timeout_s: float,
     ) -> "tuple[NcclAllReduce | None, str]":
-        """Connect to all other members, who do the same.
-
-        Args:
-            make_group: Makes the raw process group; called in another thread.
-            is_over: Whether the group was broken meanwhile.
-
-        Returns:
-            The object, or None and the reason if this member failed to connect.
-        """
+        """Connect to all other members, who do the same. Returns the object, or None and the reason if this member
+        failed to connect."""
         attempt = _Attempt(lambda: cls(make_group(), device, num_values))
         thread = _start(attempt.run, "chicle-device-connect")
         end_s = time.monotonic() + timeout_s

@@ -80,7 +80,6 @@ class ProcessGroup:
         """Connect to all other members, who do the same.
 
         Args:
-            store: Where the store of the round is.
             network: Where this member listens, and the secret of the round.
 
         Raises:

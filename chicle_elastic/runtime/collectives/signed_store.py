@@ -18,7 +18,6 @@ class SignedStore:
     """See the top of the module.
 
     Args:
-        store: The connection to the store.
         prefix: Of the keys; no other group has it.
     """
 

@@ -53,7 +53,6 @@ class SocketGroup:
     """One member's end of it. Used by one thread at a time.
 
     Args:
-        rank: Of this member.
         peers: A connected socket per other member, by rank; this object closes them.
     """
 
@@ -75,10 +74,6 @@ class SocketGroup:
         timeout_s: float,
     ) -> "SocketGroup":
         """Connect to all other members, who do the same.
-
-        Args:
-            is_over: Whether the group was broken meanwhile.
-            timeout_s: How long connecting may take.
 
         Raises:
             UsageError: This node cannot listen, e.g. no port of its range is free.

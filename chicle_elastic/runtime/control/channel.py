@@ -46,15 +46,7 @@ class Channel:
 
     @classmethod
     def connect(cls, address: str, *, timeout_s: float = 10.0) -> "Channel":
-        """The task's end.
-
-        Args:
-            address: Of the agent's `Listener`.
-            timeout_s: How long the agent may take to answer.
-
-        Raises:
-            ProtocolError: No process listens there, or one of another user does.
-        """
+        """The task's end. Raises ProtocolError when no process listens there, or one of another user does."""
         require_unix_sockets()
         try:
             sock = addresses.connect_unix(address, timeout_s=timeout_s)
@@ -82,7 +74,6 @@ class Channel:
         """Send a message; waits while the other side's buffer is full.
 
         Args:
-            message: What.
             fd: Descriptor to go with it; the receiver gets its own.
 
         Raises:
@@ -99,7 +90,6 @@ class Channel:
         """Send a message and never wait; an end that uses this does not use `send`.
 
         Args:
-            message: What.
             fd: Descriptor to go with it; the receiver gets its own, and the caller may close this one at once.
 
         Raises:

@@ -20,7 +20,6 @@ def decode(text: bytes, known: Any) -> Message:
     """The message in JSON text.
 
     Args:
-        text: As `encode` made it.
         known: `TaskMessage` or `AgentMessage`: what the other side may say.
 
     Raises:

@@ -141,11 +141,8 @@ class SimulatedLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedSupply:
-    """Nodes that a resource manager gives and takes, beside those that are named.
-
-    The job has all of them that there are, or as many as a policy asks for. Where there are fewer than the job has, the
-    newest are given notice.
-    """
+    """Nodes that a resource manager gives and takes, beside those that are named. The job has all of them that there
+    are, or as many as a policy asks for. Where there are fewer than the job has, the newest are given notice."""
 
     # (second, nodes) or (second, nodes, price): so many there are from then on, at such a price of a node second; the
     # last price holds on
@@ -350,8 +347,6 @@ def _fault_text(path: Path, text: str, where: str, message: str) -> str:
     """A fault with file, line and key: "spot.toml:12: nodes[1].speed=0.0: it must be > 0 and finite".
 
     Args:
-        path: The file.
-        text: What it has.
         where: Path of a table or key, as msgspec says it: ".nodes[1]".
         message: What is wrong; it begins with a key in that table where a check of ours found it.
     """

@@ -34,7 +34,6 @@ def read_trace(path: Path, *, unit: str = "s", from_s: float = 0.0) -> list[Step
     """Read a trace.
 
     Args:
-        path: The file.
         unit: Of the first column of counts, "s" or "ms"; the other formats have one of their own.
         from_s: Second of the trace at which the job begins.
 

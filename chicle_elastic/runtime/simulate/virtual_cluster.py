@@ -59,7 +59,6 @@ class VirtualCluster:
 
     Args:
         make_work: Makes the work from the clock of the simulation; by default `Cost` of the scenario's job.
-        sink: Takes the recording, which can be replayed; None for none.
 
     >>> from chicle_elastic import Rebalance
     >>> from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, SimulatedNode

@@ -110,7 +110,6 @@ class Cost:
     """Work that takes time and has no result: `epochs_per_iteration` passes over the samples of each task.
 
     Args:
-        job: Chunks and their sizes.
         infos: Chunks that are not all alike; by default those of the job.
     """
 

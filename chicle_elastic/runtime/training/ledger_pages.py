@@ -35,7 +35,6 @@ class LedgerPages:
         """Pages of one iteration, before its `stamp`.
 
         Args:
-            reads: Rows processed per chunk, as they were counted where they were read.
             after: Version that the chunks will have; None when the iteration was not merged.
         """
         self._unmerged = None

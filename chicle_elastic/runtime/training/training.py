@@ -52,9 +52,6 @@ class Training:
     """Model, certificate and history of a job.
 
     Args:
-        job: The job.
-        context: Of the trainer; its generator makes the first model.
-        elapsed_s: Seconds since the start of the job.
         keeps_address: Whether the model keeps its address in memory, which costs a copy per iteration.
 
     Attributes:
@@ -114,7 +111,6 @@ class Training:
         """Decide whether to go on or stop; the iteration gets its record even after an error.
 
         Args:
-            evaluate: Evaluates the model on all tasks; called when the trainer wants a certificate.
             is_ended_by_caller: Calls the callbacks of the job with the record; whether one of them ends it.
 
         Returns:
@@ -216,9 +212,7 @@ class Training:
 
         Args:
             model: Its model, of any float dtype; copied.
-            samples: Samples processed so far.
             records: Its records from iteration `first` on, or the latest of them; they replace those of this task.
-            first: See `records`.
         """
         self._set_model(model.astype(self.model.dtype))
         self.progress = self.begun = progress.astype(np.float64)
@@ -274,11 +268,7 @@ class Training:
         return self._known_figures[1]
 
     def state_for_policies(self, parameters: Mapping[str, float]) -> TrainingState:
-        """What policies see of the last iteration.
-
-        Args:
-            parameters: What policies have set, by name.
-        """
+        """What policies see of the last iteration."""
         last = self.history[-1]
         deadline = {DEADLINE: 0.0} if self.job.trainer.may_be_cut(self.progress) else {}
         before_s = self.history[-2].time_s if len(self.history) > 1 else 0.0
@@ -291,11 +281,7 @@ class Training:
         )
 
     def deadline_s(self, parameters: Mapping[str, float], now_s: float) -> float | None:
-        """When the solver of a task that begins an iteration now has to end it; None where no policy says so.
-
-        Args:
-            parameters: What policies have set, by name.
-        """
+        """When the solver of a task that begins an iteration now has to end it; None where no policy says so."""
         seconds = parameters.get(DEADLINE, 0.0)
         return now_s + seconds if seconds > 0 and self.job.trainer.may_be_cut(self.begun) else None
 

@@ -114,7 +114,6 @@ class UniTask:
     checks the solver's reads against its own list, not the solver's.
 
     Args:
-        clock: Times it.
         schema: Of the data, by which the trainer names its metrics; None takes any metrics.
     """
 

@@ -21,9 +21,6 @@ class Channel:
 
     Args:
         sock: What it is made over; it is silent while the queue pair is waited for, and its end is that of the peer.
-        device: The card.
-        memory: Where slots are known.
-        peer: The other end, for messages.
 
     Raises:
         QueuePairError: The device makes no queue pair.

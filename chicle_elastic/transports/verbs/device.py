@@ -125,7 +125,6 @@ def choose_port(host: str, device: str | None = None) -> Port:
     """The port to use.
 
     Args:
-        host: Where the transport listens.
         device: Name of the device; None to choose among all.
 
     Raises:
@@ -154,13 +153,8 @@ def choose_port(host: str, device: str | None = None) -> Port:
 class Device:
     """An open device, with the protection domain that all memory and queue pairs of a transport belong to.
 
-    It is closed by the last of its users: closing it under a thread that still asks a queue would be a crash.
-
-    Args:
-        port: Which one.
-
-    Raises:
-        RdmaUnavailableError: It cannot be opened.
+    It is closed by the last of its users: closing it under a thread that still asks a queue would be a crash. Raises
+    RdmaUnavailableError when it cannot be opened.
     """
 
     def __init__(self, port: Port) -> None:

@@ -31,14 +31,7 @@ _MEANINGS: dict[str, tuple[type[PeerLostError] | type[ProtocolError], str]] = {
 
 
 def error_of_status(status: int, names: dict[int, str], *, what: str, peer: str) -> PeerLostError | ProtocolError:
-    """The error for a work completion that is none.
-
-    Args:
-        status: Of the work completion.
-        names: Status by number, without `IBV_WC_`.
-        what: What was tried.
-        peer: With whom.
-    """
+    """The error for a work completion that is none."""
     name = names.get(status, str(status))
     kind, meaning = _MEANINGS.get(name, (QueuePairError, "or this host, has a fault"))
     return kind(f"{what} failed ({name}): {peer} {meaning}")

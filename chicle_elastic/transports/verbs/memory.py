@@ -50,8 +50,6 @@ class Mapped:
     """Memory of this process that the card may reach.
 
     Args:
-        device: The card.
-        size_bytes: How much.
         fd: Of the file that is mapped; -1 for new memory.
         is_for_peers: Whether they may read it.
 

@@ -46,13 +46,7 @@ class _Piece:
 
 
 class Reads:
-    """See the top of the module. For one thread at a time.
-
-    Args:
-        pair: Connected.
-        device: Its device.
-        memory: Where slots are known.
-    """
+    """See the top of the module. For one thread at a time."""
 
     def __init__(self, pair: QueuePair, device: Device, memory: RegisteredMemory) -> None:
         self._pair, self._device, self._memory = pair, device, memory

@@ -30,9 +30,6 @@ class VerbsTransport(Transport):
     """A `Transport`; addresses are "tcp://host:port", where queue pairs are made.
 
     Args:
-        address: Where to listen.
-        secret: Of the job.
-        name: Of this node.
         host: By which peers reach this host; by default the listening address.
         device: Name of the RDMA device; by default the one with the address `host`, else the first.
 
