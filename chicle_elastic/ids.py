@@ -2,8 +2,7 @@
 
 from typing import NewType
 
-ChunkId = NewType("ChunkId", int)
-"""Position of a chunk in its manifest, 0-based."""
+ChunkId = NewType("ChunkId", int)  # position of a chunk in its manifest, 0-based
 
 NodeId = NewType("NodeId", str)
 """Name of a node, unique in a job for as long as the job lives. Its uni-task has the same name."""

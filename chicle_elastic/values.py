@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
 
-HISTORY_LENGTH = 32
-"""Iterations whose reports and figures policies see."""
+HISTORY_LENGTH = 32  # iterations whose reports and figures policies see
 DEADLINE = "deadline_s"
 """Parameter that policies can set where `Trainer.may_be_cut`: seconds after which the solver of each task ends its work
 in an iteration (`Budget.deadline_s`); 0 for no deadline."""

@@ -32,14 +32,12 @@ from chicle_elastic.surroundings import encodable, write
 
 __all__ = ["PATIENCE_S", "Wait", "above", "cleared", "screen", "tell", "tell_through"]
 
-PATIENCE_S = 1.0
-"""How long a wait may last without a line."""
+PATIENCE_S = 1.0  # how long a wait may last without a line
 
 Say: TypeAlias = Callable[[str], None]
 
 logger = logging.getLogger("chicle")
-screen = threading.RLock()
-"""Held by the thread that draws a bar, and while a line is written above it."""
+screen = threading.RLock()  # held by the thread that draws a bar, and while a line is written above it
 
 _bars: list[Callable[[], None]] = []
 _others: list[Say | None] = []  # the last one counts

@@ -15,8 +15,7 @@ from chicle_elastic.cluster.net.event_file import SUFFIX
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 
 NODES = "nodes"
-GAP_S = 3.0
-"""An iteration that is missing is waited for so long: its agent writes a moment later, or was killed before."""
+GAP_S = 3.0  # an iteration that is missing is waited for so long: its agent writes a moment later, or was killed before
 KINDS = (b'"kind":"iteration"', b'"kind":"transition"', b'"kind":"whole"')
 _TRANSITION = tuple(field.name for field in fields(Transition))
 

@@ -12,10 +12,8 @@ from torchx_components.job_progress import JobProgress
 from torchx_components.job_state import SILENT_S, AnchorWatch, JobState
 
 TURN_S = 0.25
-ASK_S = 5.0
-"""How often the scheduler is asked for a job whose anchor has not begun."""
-FEW_S = 15.0
-"""After so long without a member the user is told what is waited for."""
+ASK_S = 5.0  # how often the scheduler is asked for a job whose anchor has not begun
+FEW_S = 15.0  # after so long without a member the user is told what is waited for
 
 
 def wait_for_end(

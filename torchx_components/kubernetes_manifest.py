@@ -24,13 +24,10 @@ from chicle_elastic.start_signals import LEAVE_OPTION
 Manifest: TypeAlias = dict[str, Any]
 
 STORE_PORT = 29400
-LEFT = 143
-"""Exit code of a member that left on a notice: that of SIGTERM, so that one that was starting counts alike."""
-USAGE = 2
-"""Exit code of argparse: each further member would end the same way."""
+LEFT = 143  # exit code of a member that left on a notice: that of SIGTERM, so that one that was starting counts alike
+USAGE = 2  # exit code of argparse: each further member would end the same way
 MOST_FAILURES = 6
-KEPT_S = 3600
-"""Jobs that are over stay for so long, for `kubectl logs`."""
+KEPT_S = 3600  # jobs that are over stay for so long, for `kubectl logs`
 SECRET_FOLDER = "/var/run/chicle"
 USER = 10001
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")

@@ -20,8 +20,7 @@ from torchx_components.serving import Member
 PR_SET_PDEATHSIG = 1
 LEAST_FAILED = 2
 """At least so many members one after the other may fail, and as many as are wanted; one more ends the run."""
-WELL_S = 20.0
-"""A member that has lived for so long was well."""
+WELL_S = 20.0  # a member that has lived for so long was well
 
 _libc = ctypes.CDLL(None)
 

@@ -26,8 +26,7 @@ from torchx_components.meeting import SECRET_NAME, MeetingPlace
 
 PASSED_ON = ("--checkpoint", "--checkpoint-every", "--metrics", "--notices", "--patience")
 POLL_S = 0.5
-ANCHOR_S = 600.0
-"""How long the scheduler may take to start the anchor, and that to prepare the data."""
+ANCHOR_S = 600.0  # how long the scheduler may take to start the anchor, and that to prepare the data
 
 
 def main(argv: Sequence[str] | None = None) -> int:

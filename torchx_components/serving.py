@@ -22,10 +22,8 @@ from chicle_elastic.resources.managers import ResourceManager
 from torchx_components.job_state import MemberState, StateWriter
 
 TURN_S = 0.5
-FEW_S = 10.0
-"""After so long with too few nodes the anchor says what it waits for."""
-END_S = 60.0
-"""Members may take so long to end when the job is over."""
+FEW_S = 10.0  # after so long with too few nodes the anchor says what it waits for
+END_S = 60.0  # members may take so long to end when the job is over
 
 
 @dataclass(frozen=True, slots=True)

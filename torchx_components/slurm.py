@@ -32,17 +32,14 @@ from chicle_elastic.settings import environment_of_jobs
 from torchx_components.serving import Member
 
 POLL_S = 1.0
-DRAIN_S = 15.0
-"""How often to look for nodes that are being drained."""
+DRAIN_S = 15.0  # how often to look for nodes that are being drained
 COMMAND_S = 60.0
 SIGNAL_S = 3.0
 TASKS_PER_MEMBER, MOST_TASKS = 10, 1000
 """Tasks of an array: each is one stay of a member, unless it is requeued. Slurm's own limit is 1,001, if not set."""
 SHORT_S = 20.0
-SIGNAL_EARLY_S = 60.0
-"""Slurm gives the notice of a time limit up to a minute early, and takes a minute to end a member."""
-REPLACE_S = 10.0
-"""Members are replaced so long before the earliest notice of their time limit."""
+SIGNAL_EARLY_S = 60.0  # Slurm gives the notice of a time limit up to a minute early, and takes a minute to end a member
+REPLACE_S = 10.0  # members are replaced so long before the earliest notice of their time limit
 LEAST_SHORT = 2
 """At least so many members one after the other may live for less, and as many as may run at once; one more ends the
 run."""
@@ -54,7 +51,7 @@ _QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,Tim
 class SlurmMember(Member):
     """A task of the array that has a node; one that was requeued has another name."""
 
-    # slurm's number of this task. The last task of an array has that of the array itself, so that what is done to this
+    # Slurm's number of this task. The last task of an array has that of the array itself, so that what is done to this
     # number is done to all of them
     job: str
     task: str  # "ARRAY_INDEX", which is this task and no other

@@ -25,8 +25,7 @@ FIT_TASK = "estimators.submitted.task"
 VERSION = 1
 COMMAND_S = 30.0
 
-_runners: dict[str, Any] = {}
-"""TorchX's runners of its local scheduler by handle: they are the parents of their jobs."""
+_runners: dict[str, Any] = {}  # TorchX's runners of its local scheduler by handle: they are the parents of their jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from chicle_elastic.chunks.views import Array
 
 LARGE_PAGE_BYTES = 1 << 21
 LEAST_LARGE_BYTES = 1 << 19
-ALIGNMENT = 128
-"""Two cache lines: processors fetch them in pairs."""
+ALIGNMENT = 128  # two cache lines: processors fetch them in pairs
 
 
 def zeros(shape: tuple[int, ...], dtype: str) -> Array:

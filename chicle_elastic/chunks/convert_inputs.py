@@ -14,8 +14,7 @@ from chicle_elastic.chunks.readers.svmlight import has_zero_index
 from chicle_elastic.chunks.views import VALUE_DTYPES, CsrRows, name_of
 from chicle_elastic.errors import DataError, UsageError
 
-Dtype: TypeAlias = Literal["float32", "float64", "uint8", "int8", "float16"]
-"""dtypes that can be asked for."""
+Dtype: TypeAlias = Literal["float32", "float64", "uint8", "int8", "float16"]  # dtypes that can be asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ CRC_BYTES = 4
 MAGIC = b"\x89CHICLE\n"
 STATE_MAGIC = b"\x89STATE\r\n"
 FILE_KINDS: tuple[Kind, ...] = ("dense", "csr")
-KINDS: tuple[Kind, ...] = (*FILE_KINDS, "outside")
-"""A kind's code is its position + 1."""
+KINDS: tuple[Kind, ...] = (*FILE_KINDS, "outside")  # a kind's code is its position + 1
 DTYPES = ("", "float32", "float64", "uint8", "int32", "int64", "int8", "float16", "bfloat16")
 """A dtype's code is its position; "" means that the section is absent."""
 CSR_VALUE_DTYPES = VALUE_DTYPES[:2]

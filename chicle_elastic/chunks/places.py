@@ -25,8 +25,7 @@ from chicle_elastic.surroundings import absolute
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 LOCAL_SCHEMES = ("file", "local")
-PROCESS_SCHEMES = ("memory",)
-"""Schemes of places that only one process sees."""
+PROCESS_SCHEMES = ("memory",)  # schemes of places that only one process sees
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "memory"})
 """Schemes without folders. To make one there would make the bucket, which is for its owner to do."""
 
@@ -134,8 +133,7 @@ class UrlPath:
             raise UnreachablePlaceError(f"{self.url} {what}: {type(error).__name__}: {error}") from error
 
 
-Place = Path | UrlPath
-"""Where files are."""
+Place = Path | UrlPath  # where files are
 
 
 def is_url(text: str) -> bool:

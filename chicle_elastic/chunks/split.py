@@ -8,8 +8,7 @@ from chicle_elastic.errors import UsageError
 CHUNK_BYTES = 1 << 20
 IMAGE_CHUNK_BYTES = 200 << 10
 MIN_CHUNKS_PER_TASK = 16
-ROW_MULTIPLE = 8
-"""Kernels visit rows in buckets of this many; a chunk of whole buckets wastes none."""
+ROW_MULTIPLE = 8  # kernels visit rows in buckets of this many; a chunk of whole buckets wastes none
 
 
 def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = False) -> int:

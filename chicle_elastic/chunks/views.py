@@ -78,8 +78,7 @@ class CsrRows:
         )
 
 
-Rows: TypeAlias = "Array | CsrRows"
-"""Dense rows (ndarray of shape (num_rows, num_features), C-contiguous) or CSR rows."""
+Rows: TypeAlias = "Array | CsrRows"  # dense rows (ndarray of shape (num_rows, num_features), C-contiguous) or CSR rows
 
 
 def lie_in_file(rows: Rows) -> bool:

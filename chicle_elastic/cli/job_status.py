@@ -18,8 +18,7 @@ from chicle_elastic.scheduling.text import count_text
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
 
-MOST_NODES = 16
-"""Of which a line is printed."""
+MOST_NODES = 16  # of which a line is printed
 QUIET_S = 10.0
 PLURALS = {"join": "joins", "notice": "notices", "loss": "losses"}
 

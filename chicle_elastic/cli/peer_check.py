@@ -36,8 +36,7 @@ from chicle_elastic.transports.wire import RefusedError
 
 YES, NO, UNTRIED = "yes", "no", "-"
 FETCH_S = 1.0
-FETCH_SIZES = (1 << 20, 1 << 16, 1 << 12, 1 << 9)
-"""A region of the first arena that is as large as the arena allows."""
+FETCH_SIZES = (1 << 20, 1 << 16, 1 << 12, 1 << 9)  # a region of the first arena that is as large as the arena allows
 MAX_AGENTS = 16
 
 

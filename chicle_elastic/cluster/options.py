@@ -29,18 +29,14 @@ PROGRAM = "python -m chicle_elastic.launch"
 BACKEND = "chicle"
 DEFAULT_RUN_ID = "chicle"
 DEFAULT_RESTARTS = 3
-DEFAULT_GRACE_S = 25.0
-"""Kubernetes and Slurm kill 30 s after the notice; that leaves `END_S`."""
-END_S = 5.0
-"""What a node needs to end in order, when its chunks are handed over."""
+DEFAULT_GRACE_S = 25.0  # Kubernetes and Slurm kill 30 s after the notice; that leaves `END_S`
+END_S = 5.0  # what a node needs to end in order, when its chunks are handed over
 # SIGTERM and SIGUSR1 are the notice and belong to the agent; torch must not turn them into an exception.
 SIGNALS_OF_TORCH = "SIGINT,SIGHUP,SIGQUIT"
-DEFAULT_PATIENCE_S = 600.0
-"""The same as torchrun's rendezvous (join_timeout)."""
+DEFAULT_PATIENCE_S = 600.0  # the same as torchrun's rendezvous (join_timeout)
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-NO_SCRIPT = "-"
-"""Stands for the script, which torchrun's parser insists on, with --store-only."""
+NO_SCRIPT = "-"  # stands for the script, which torchrun's parser insists on, with --store-only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

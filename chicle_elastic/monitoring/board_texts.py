@@ -8,8 +8,7 @@ and never at an earlier step (`StepTexts`); and all texts of a job are pages of 
 from collections.abc import Sequence
 
 PAGE_LINES = 50
-WRITTEN_EVERY_S = 2.0
-"""A page is written again when it has grown, but not more often than this: it is written whole."""
+WRITTEN_EVERY_S = 2.0  # a page is written again when it has grown, but not more often than this: it is written whole
 
 
 class StepTexts:

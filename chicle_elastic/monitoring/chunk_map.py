@@ -22,8 +22,7 @@ LEAST_IN = 1.2
 BESIDES_IN = 1.05
 ABSENT = "#DDDDDD"
 SLOW = "#B2182B"
-IS_SLOW = 1.3
-"""Times the median of an iteration; a node that is so slow in half of its iterations has a red name."""
+IS_SLOW = 1.3  # times the median of an iteration; a node that is so slow in half of its iterations has a red name
 MOST_SHOWN = 2.0
 MAX_NAME_CHARS = 14
 MOST_NAMED = 4

@@ -28,13 +28,11 @@ from chicle_elastic.monitoring.pictures import draw_in_child
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.monitoring.tensorboard import TensorBoardWriter, require_tensorboard
 
-BOARD_FOLDER = "tensorboard"
-"""Folder below the log folder."""
+BOARD_FOLDER = "tensorboard"  # folder below the log folder
 MAX_LINES = 20_000
 CLOSE_S = 60.0
 """How long the end of an agent waits for the disk, and for the import of tensorboard if the job was short."""
-DRAWS_FROM_S = 10.0
-"""A shorter job has no picture at its end: it would wait for it a tenth of its time and more."""
+DRAWS_FROM_S = 10.0  # a shorter job has no picture at its end: it would wait for it a tenth of its time and more
 TRANSITION_FIELDS = tuple(field.name for field in fields(Transition))
 
 logger = logging.getLogger(__name__)

@@ -27,12 +27,9 @@ from chicle_elastic.surroundings import absolute
 MAX_WAITING_BYTES = 16 << 20
 BATCH_BYTES = 1 << 20
 MAX_FILE_BYTES = 64 << 20
-NUM_KEPT = 4
-"""Older files beside the one that is written."""
-RETRY_S = 5.0
-"""How often a disk that refused lines is tried again."""
-CLOSE_S = 5.0
-"""How long the end of a process waits for a disk that hangs."""
+NUM_KEPT = 4  # older files beside the one that is written
+RETRY_S = 5.0  # how often a disk that refused lines is tried again
+CLOSE_S = 5.0  # how long the end of a process waits for a disk that hangs
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-MAX_CURVES = 16
-"""Nodes with a curve each; of more the band alone is drawn, because one of 64 lines is not to be found."""
+MAX_CURVES = 16  # nodes with a curve each; of more the band alone is drawn, because one of 64 lines is not to be found
 
 
 @dataclass(slots=True)

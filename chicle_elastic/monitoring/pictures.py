@@ -23,19 +23,13 @@ from chicle_elastic.monitoring.node_curves import MAX_CURVES
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from chicle_elastic.monitoring.swimlane import draw
 
-FIRST_S = 30.0
-"""A run has its first picture after this long, and the next ones after this long at least."""
-GROWTH = 0.1
-"""And not before the run has become so much longer: a day has some 80 pictures."""
-SHARE = 0.02
-"""Most of the time that may go into pictures."""
-MAX_RECORDS = 400
-"""That are drawn: two and more per pixel would show nothing more."""
+FIRST_S = 30.0  # a run has its first picture after this long, and the next ones after this long at least
+GROWTH = 0.1  # and not before the run has become so much longer: a day has some 80 pictures
+SHARE = 0.02  # most of the time that may go into pictures
+MAX_RECORDS = 400  # that are drawn: two and more per pixel would show nothing more
 DPI = 88
-CHILD_S = 30.0
-"""How long the process may draw: shorter than the end of an agent waits for its board."""
-NICE = 5
-"""Training goes first; with the lowest priority a node whose cores are all busy would not draw at all."""
+CHILD_S = 30.0  # how long the process may draw: shorter than the end of an agent waits for its board
+NICE = 5  # training goes first; with the lowest priority a node whose cores are all busy would not draw at all
 TAG = "pictures"
 
 Pictures: TypeAlias = dict[str, bytes]

@@ -24,8 +24,7 @@ from chicle_elastic.surroundings import absolute
 
 SUFFIX = ".recording.jsonl"
 LINE_BYTES = 300
-ITEM_BYTES = 80
-"""About what an entry takes, and each effect and each chunk of its event: how much of them may wait."""
+ITEM_BYTES = 80  # about what an entry takes, and each effect and each chunk of its event: how much of them may wait
 
 logger = logging.getLogger(__name__)
 

@@ -32,12 +32,9 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
 from chicle_elastic.values import HISTORY_LENGTH, TaskReport
 
-MEDIAN_ERROR = 1.2533
-"""Standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)."""
-MAD_TO_DEVIATION = 1.4826
-"""A normal deviation over its median absolute deviation."""
-NUM_IMAGINARY = 2
-"""Reports that the assumed noise weighs."""
+MEDIAN_ERROR = 1.2533  # standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)
+MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
+NUM_IMAGINARY = 2  # reports that the assumed noise weighs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

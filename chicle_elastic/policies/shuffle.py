@@ -31,8 +31,7 @@ from chicle_elastic.policies.base import Decision, Observations, Policy, RedrawO
 
 FIGURES = ("duality_gap", "duality_gap_estimate", "gap", "loss", "objective")
 """What `patience` looks at: the first of these that the trainer has given for two of the last iterations."""
-WINDOW = 5
-"""Iterations over which `patience` looks."""
+WINDOW = 5  # iterations over which `patience` looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

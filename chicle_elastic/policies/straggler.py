@@ -38,8 +38,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter
 from chicle_elastic.values import DEADLINE, HISTORY_LENGTH
 
-MAD_TO_DEVIATION = 1.4826
-"""A normal deviation over its median absolute deviation."""
+MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

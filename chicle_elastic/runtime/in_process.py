@@ -45,8 +45,7 @@ from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.solvers.base import Action, Budget, Summed, Update
 from chicle_elastic.values import ChunkInfo
 
-TASK_PREFIX = "task-"
-"""How names of tasks begin."""
+TASK_PREFIX = "task-"  # how names of tasks begin
 CERTIFY_WITHIN_S = 0.5
 """After Ctrl-C; where the passes over the samples take longer, the last merged model gets no certificate."""
 PASSES_OF_A_CERTIFICATE, ITERATIONS_LOOKED_AT = 4, 10

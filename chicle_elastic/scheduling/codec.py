@@ -33,8 +33,7 @@ import msgspec
 
 from chicle_elastic.errors import ProtocolError
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-"""An integer that is not negative; others are refused by `decode`."""
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]  # an integer that is not negative; others are refused by `decode`
 
 COMPACT = "compact"
 """`Annotated[kind, COMPACT]`: a dataclass in it is the list of its fields, without their names. For thousands of them

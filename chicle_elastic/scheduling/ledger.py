@@ -19,8 +19,7 @@ class InvariantError(ChicleError, AssertionError):
     """The ledger contradicts itself: a fault of the scheduler. The message begins with the name of the invariant."""
 
 
-NEVER = StateVersion()
-"""Version of a chunk that was never owned."""
+NEVER = StateVersion()  # version of a chunk that was never owned
 
 
 @dataclass(slots=True)

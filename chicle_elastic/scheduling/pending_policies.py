@@ -44,8 +44,7 @@ from chicle_elastic.values import (
     TrainingState,
 )
 
-NODES = "the number of nodes"
-"""A field; no parameter has a name with blanks."""
+NODES = "the number of nodes"  # a field; no parameter has a name with blanks
 
 
 class DecidingPolicy(Protocol):

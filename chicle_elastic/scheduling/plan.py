@@ -108,8 +108,7 @@ class Dealer(Protocol):
         ...
 
 
-MakeDealer: TypeAlias = Callable[[Sequence[NodeCapacity]], Dealer]
-"""Makes a dealer for a fresh set of nodes."""
+MakeDealer: TypeAlias = Callable[[Sequence[NodeCapacity]], Dealer]  # makes a dealer for a fresh set of nodes
 
 
 def shares(total: int, num_parts: int) -> list[int]:

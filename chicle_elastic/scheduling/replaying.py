@@ -25,8 +25,7 @@ from chicle_elastic.scheduling.snapshot import restore
 from chicle_elastic.values import Decision, Observations
 
 OLDEST_VERSION = 2
-PLURAL_LOADS = 5
-"""From this version on an order to load names all chunks that a node is to load."""
+PLURAL_LOADS = 5  # from this version on an order to load names all chunks that a node is to load
 _HEADER_BEGIN = '{"format":'
 
 

@@ -22,8 +22,7 @@ def count_text(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-MOST_TALLIED = 16
-"""Nodes that a line names; of more it names the number."""
+MOST_TALLIED = 16  # nodes that a line names; of more it names the number
 
 
 def tally_text(counts: Mapping[NodeId, int]) -> str:

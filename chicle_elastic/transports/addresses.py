@@ -18,10 +18,8 @@ from urllib.parse import urlsplit
 
 from chicle_elastic.errors import ConnectionRefusedByHostError, PeerLostError, UsageError
 
-MAX_NAME = 100
-"""The kernel takes 107 bytes."""
-BACKLOG = 128
-"""Connections that wait to be accepted."""
+MAX_NAME = 100  # the kernel takes 107 bytes
+BACKLOG = 128  # connections that wait to be accepted
 NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME}}}")
 MAX_PORT = 65535
 RANGE = re.compile(r"(tcp://.*:)(\d{1,5})-(\d{1,5})")

@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-Crc32 = Callable[[Any, int], int]
-"""(bytes, sum so far) -> sum, as `zlib.crc32`."""
+Crc32 = Callable[[Any, int], int]  # (bytes, sum so far) -> sum, as `zlib.crc32`
 
 
 def fastest_crc32() -> tuple[Crc32, str]:

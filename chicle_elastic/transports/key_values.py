@@ -27,13 +27,11 @@ from chicle_elastic.transports.addresses import format_tcp, tune_tcp
 from chicle_elastic.transports.exchange import Deadline, receive_header, receive_payload, send_frame
 from chicle_elastic.transports.wire import HEADER, Kind
 
-MAX_BYTES = 4 << 20
-"""Of an operation. An answer may be longer: it has the values of many keys."""
+MAX_BYTES = 4 << 20  # of an operation. An answer may be longer: it has the values of many keys
 MAX_ANSWER_BYTES = wire.MESSAGE_BYTES
 READ_BYTES = 1 << 16
 MOST_DIGITS = 20
-MOST_WAIT_S = 60.0
-"""In which the server does nothing; strangers may ask for any time."""
+MOST_WAIT_S = 60.0  # in which the server does nothing; strangers may ask for any time
 OPERATION_S = 60.0
 
 _ASKED = {Kind.ASK: MAX_BYTES}

@@ -31,8 +31,7 @@ from chicle_elastic.transports.verbs.library import RdmaUnavailableError
 from chicle_elastic.transports.verbs.transport import VerbsTransport
 from chicle_elastic.transports.wire import RefusedError
 
-AVOID_S = 30.0
-"""How long a peer is reached by tcp after RDMA to it has failed."""
+AVOID_S = 30.0  # how long a peer is reached by tcp after RDMA to it has failed
 FALLBACK_TIMEOUT_S = 10.0
 """For a fetch that has failed once: the peer may be gone altogether, and then others wait for this to end."""
 RDMA_OFF = "off"

@@ -42,10 +42,8 @@ class Transport:
         UsageError: The address cannot be listened on.
     """
 
-    scheme = ""
-    """What the log calls it: "tcp", "shm"."""
-    request = Kind.FETCH
-    """The request that this transport answers."""
+    scheme = ""  # what the log calls it: "tcp", "shm"
+    request = Kind.FETCH  # the request that this transport answers
     refused: tuple[type[ChicleError], ...] = (ProtocolError,)
     """Errors that the caller is told as the answer to its request; any other error ends the connection."""
 

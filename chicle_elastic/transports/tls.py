@@ -33,12 +33,10 @@ from chicle_elastic.transports.secret import require_private
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
 """As cert-manager writes them, and a Kubernetes Secret of type kubernetes.io/tls."""
 GO = b"\x06"
-PIECE_BYTES = 1 << 17
-"""Written by one call, so that a long message does not keep a non-blocking caller for long."""
+PIECE_BYTES = 1 << 17  # written by one call, so that a long message does not keep a non-blocking caller for long
 DRAIN_BYTES = 1 << 16
 HANDSHAKE_TURNS = 4
-EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26
-"""Of OpenSSL (X509_V_ERR_...)."""
+EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26  # of OpenSSL (X509_V_ERR_...)
 ONE_FOR_ALL = "start all nodes of a job with --tls, or none"
 
 _log = logging.getLogger(__name__)

@@ -32,8 +32,7 @@ from chicle_elastic.errors import PeerLostError, ProtocolError, TlsError
 from chicle_elastic.garbage import uncollected
 
 MAGIC = b"\x89CHW"
-TLS_HANDSHAKE = b"\x16\x03"
-"""So the first record of a caller with TLS begins (RFC 8446, 5.1)."""
+TLS_HANDSHAKE = b"\x16\x03"  # so the first record of a caller with TLS begins (RFC 8446, 5.1)
 VERSION = 3
 HEADER = struct.Struct("<4sHHQ")
 LONG_BYTES = 1 << 22
@@ -43,33 +42,22 @@ LONG_BYTES = 1 << 22
 class Kind(enum.IntEnum):
     """What a frame is."""
 
-    HELLO = 1
-    """JSON; the first frame of either end: purpose, name, nonce (`handshake`)."""
-    PROOF = 2
-    """32 bytes: the proof of the secret."""
-    REFUSED = 3
-    """JSON {"error": ..., "reason": ...}: why a request is not served, or the connection not accepted."""
-    MESSAGE = 4
-    """JSON: a message of one agent to another (`links`)."""
+    HELLO = 1  # JSON; the first frame of either end: purpose, name, nonce (`handshake`)
+    PROOF = 2  # 32 bytes: the proof of the secret
+    REFUSED = 3  # JSON {"error": ..., "reason": ...}: why a request is not served, or the connection not accepted
+    MESSAGE = 4  # JSON: a message of one agent to another (`links`)
     # 5 answered messages of a kind that is not sent any more; do not use the number for something else.
-    FETCH = 6
-    """JSON: the region of a registered arena that is asked for (`base.Region`)."""
-    BYTES = 7
-    """The bytes of the region."""
+    FETCH = 6  # JSON: the region of a registered arena that is asked for (`base.Region`)
+    BYTES = 7  # the bytes of the region
     DESCRIPTOR = 8
     """JSON {"arena": number}: asks for the descriptor of an arena; the answer has it in ancillary data (`shm`)."""
-    QUEUE_PAIR = 9
-    """JSON: one end of an RDMA connection; the answer describes the other end (`verbs.queue_pair`)."""
-    MEMORY_KEY = 10
-    """JSON: the number of an arena; the answer is what opens it to RDMA (`verbs.memory`)."""
-    ASK = 11
-    """JSON: an operation on a store of keys and values (`key_values`)."""
-    ANSWER = 12
-    """JSON: what the operation returns."""
+    QUEUE_PAIR = 9  # JSON: one end of an RDMA connection; the answer describes the other end (`verbs.queue_pair`)
+    MEMORY_KEY = 10  # JSON: the number of an arena; the answer is what opens it to RDMA (`verbs.memory`)
+    ASK = 11  # JSON: an operation on a store of keys and values (`key_values`)
+    ANSWER = 12  # JSON: what the operation returns
 
 
-Limits = Mapping[Kind, int]
-"""Kinds that may come now, and the most bytes that the payload of each may have."""
+Limits = Mapping[Kind, int]  # kinds that may come now, and the most bytes that the payload of each may have
 
 REASON_BYTES = 4096
 MESSAGE_BYTES = 256 << 20

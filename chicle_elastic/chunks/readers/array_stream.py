@@ -17,8 +17,7 @@ import numpy as np
 from chicle_elastic.chunks.views import BFLOAT16, Array
 from chicle_elastic.errors import DataError
 
-MAX_ROW_BYTES = 256 << 20
-"""A header that claims a longer row is taken for a damaged one."""
+MAX_ROW_BYTES = 256 << 20  # a header that claims a longer row is taken for a damaged one
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows, Rows, dtype_of
 from chicle_elastic.errors import DataError
 
-LARGEST_EXACT = 2**53
-"""From here on whole numbers share a float64 with others."""
+LARGEST_EXACT = 2**53  # from here on whole numbers share a float64 with others
 
 
 def checked_rows(block: Block, dtype: str) -> Rows:

@@ -25,12 +25,10 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 
 _MISSING = {"", "na", "n/a", "null", "none", "?", "-"}
-_SEPARATOR_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?\n')
-"""Excel's first line, which states the delimiter."""
+_SEPARATOR_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?\n')  # Excel's first line, which states the delimiter
 _MIN_NUMBERS_COUNTED = 3
 """Features that count 0, 1, 2, ... may be names that pandas gave to columns without any: the user is asked."""
-_MAX_LEADING = 1000
-"""Rows of the first block that are looked at to tell an index."""
+_MAX_LEADING = 1000  # rows of the first block that are looked at to tell an index
 
 
 @dataclass(frozen=True, slots=True)

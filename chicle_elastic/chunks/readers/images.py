@@ -24,8 +24,7 @@ from chicle_elastic.errors import DataError, UsageError
 GZIP_MAGIC = b"\x1f\x8b"
 IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MAX_IDX_DIMENSIONS = 4
-MAX_SAMPLE_BYTES = 256 << 20
-"""A header that claims a larger sample is taken for a damaged one."""
+MAX_SAMPLE_BYTES = 256 << 20  # a header that claims a larger sample is taken for a damaged one
 
 CIFAR_SHAPE = (3, 32, 32)
 CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32

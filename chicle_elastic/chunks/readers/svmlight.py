@@ -21,8 +21,7 @@ from chicle_elastic.chunks.readers.text import LineBlock, line_blocks, number_or
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.errors import DataError, UsageError
 
-LARGEST_INDEX = 2**31 - 2
-"""Without a stated number of features a larger index is taken for a damaged one."""
+LARGEST_INDEX = 2**31 - 2  # without a stated number of features a larger index is taken for a damaged one
 
 _COMMENT = re.compile(rb"#[^\n]*")
 _QUERY_ID = re.compile(rb"(?<=\S)[^\S\n]+qid:\S*")  # behind something in its line: the label is never left out

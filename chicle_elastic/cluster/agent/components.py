@@ -28,8 +28,7 @@ from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import TransportSelector
 from chicle_elastic.transports.tls import TlsIdentity
 
-HEADROOM_SHARE = 0.8
-"""The share of the memory left on the host or in the control group that chunks may take by default."""
+HEADROOM_SHARE = 0.8  # the share of the memory left on the host or in the control group that chunks may take by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,16 +38,13 @@ from chicle_elastic.transports.selector import Endpoints
 
 LOOK_S = 0.1
 HEAL_S = 1.0
-WELCOME_S = 2.0
-"""How long the leader that the store names may take to send its log."""
+WELCOME_S = 2.0  # how long the leader that the store names may take to send its log
 CHECK_S = 0.5
-CLAIM_S = 1.0
-"""How long a majority waits for the store when it asks for a term."""
+CLAIM_S = 1.0  # how long a majority waits for the store when it asks for a term
 SAY_S = 10.0
 STORE_RETRY_S = 0.1
 STORE_RETRY_LAST_S = 0.8
-REFUSED_S = 6.0
-"""How long the others may take to detect the death of an earlier agent of this node's name."""
+REFUSED_S = 6.0  # how long the others may take to detect the death of an earlier agent of this node's name
 
 logger = logging.getLogger(__name__)
 

@@ -44,8 +44,7 @@ INTERRUPT_SHARE = 0.2
 """Part of the grace period after which a node under notice has all tasks end a long iteration early."""
 TURN_S = 1.0
 FAREWELL_S = 3.0
-REST_S = 0.2
-"""Time that a node waits when it has handed all chunks over: other nodes of its host are inside a boundary."""
+REST_S = 0.2  # time that a node waits when it has handed all chunks over: other nodes of its host are inside a boundary
 TASK_END_S = 30.0
 READY_S = 0.05
 

@@ -50,15 +50,12 @@ from chicle_elastic.start_signals import hand_over
 from chicle_elastic.transports.tls import TlsIdentity
 
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
-DEBUG_STATE_SIGNAL = signal.SIGUSR2
-"""Makes the agent write its debug state into the event file, to diagnose a hang."""
+DEBUG_STATE_SIGNAL = signal.SIGUSR2  # makes the agent write its debug state into the event file, to diagnose a hang
 KEPT_ROUNDS = 2
 """Rounds whose keys stay in the round store: tasks may still connect in the last one when the next is called."""
-CLOSE_S = 2.0
-"""How long an agent tries to store that the job is over: the store may be starting again."""
+CLOSE_S = 2.0  # how long an agent tries to store that the job is over: the store may be starting again
 CLOSE_RETRY_S = 0.2
-SWITCH_S = 0.0005
-"""Python's default switch interval of 5 ms is a fifth of what a change of the membership takes."""
+SWITCH_S = 0.0005  # Python's default switch interval of 5 ms is a fifth of what a change of the membership takes
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,8 @@ from chicle_elastic.errors import ChicleError
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import ResourceOffer
 
-MOST_REASON = 4000
-"""Characters; the end of a traceback says most."""
-OFFERS_S = 2.0
-"""How often an agent looks for another offer."""
+MOST_REASON = 4000  # characters; the end of a traceback says most
+OFFERS_S = 2.0  # how often an agent looks for another offer
 
 logger = logging.getLogger(__name__)
 

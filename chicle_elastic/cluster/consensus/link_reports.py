@@ -11,8 +11,7 @@ from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.cluster.consensus.messages import LinkReport
 from chicle_elastic.ids import NodeId
 
-STALL_S = 1.0
-"""How long a report must stand, and the log must not have grown, before a node is declared lost."""
+STALL_S = 1.0  # how long a report must stand, and the log must not have grown, before a node is declared lost
 
 
 class LinkReporter:

@@ -23,8 +23,7 @@ from chicle_elastic.scheduling.snapshot import restore, snapshot
 
 KEPT_ENTRIES = 2048
 """An agent is lost after two seconds of silence, and few iterations are shorter than 1 ms: no agent lags by more."""
-STATE_VERSION = 5
-"""Of the snapshots that `Log.state` returns."""
+STATE_VERSION = 5  # of the snapshots that `Log.state` returns
 
 
 @dataclass(slots=True, kw_only=True)

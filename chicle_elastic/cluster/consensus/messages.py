@@ -107,8 +107,7 @@ Message: TypeAlias = (
     Propose | Append | Install | NewTerm | LogPosition | Refusal | SteppedDown | LinkReport | GroupFailed | Expel
 )
 
-LOG = "log"
-"""Kind of the messages between agents that are about the log."""
+LOG = "log"  # kind of the messages between agents that are about the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

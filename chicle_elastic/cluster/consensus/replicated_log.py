@@ -34,8 +34,7 @@ from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.recording import RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler
 
-MAX_ENTRIES = 2000
-"""Entries in one message."""
+MAX_ENTRIES = 2000  # entries in one message
 
 
 class LogHost(Protocol):

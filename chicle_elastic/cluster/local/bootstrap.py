@@ -45,8 +45,7 @@ _servers: dict[tuple[int, str], "_Server"] = {}
 
 class _Server(NamedTuple):
     process: subprocess.Popen[bytes]
-    output: int
-    """Descriptor of the file in memory that has what it printed."""
+    output: int  # descriptor of the file in memory that has what it printed
 
 
 def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:

@@ -32,10 +32,8 @@ from chicle_elastic.solvers.kernel_cache import tell_not_kept
 from chicle_elastic.values import ChunkAccount
 from chicle_elastic.waits import Wait, tell
 
-STOP_TIMEOUT_S = 0.6
-"""How long a job that was interrupted may take to give its outcome."""
-GAP_S = 0.5
-"""How long records of later iterations wait for those before them."""
+STOP_TIMEOUT_S = 0.6  # how long a job that was interrupted may take to give its outcome
+GAP_S = 0.5  # how long records of later iterations wait for those before them
 BY_CALLER = "ended by a callback"
 INTERRUPTED = "interrupted"
 

@@ -34,10 +34,8 @@ from chicle_elastic.errors import ProtocolError
 from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.waits import tell_through
 
-TURN_S = 0.5
-"""How often to look whether the owner still lives."""
-END_S = 10.0
-"""How long agents may take to end by themselves once the client has its outcome."""
+TURN_S = 0.5  # how often to look whether the owner still lives
+END_S = 10.0  # how long agents may take to end by themselves once the client has its outcome
 
 
 def serve(listener_fd: int, owner: int, idle_s: float) -> None:

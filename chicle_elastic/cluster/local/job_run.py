@@ -41,8 +41,7 @@ from chicle_elastic.values import ResourceOffer
 
 MAX_NODES = 64
 REPLACEMENTS_PER_NODE = 2
-SCHEDULE_TURN_S = 0.05
-"""How late a step of a schedule may be."""
+SCHEDULE_TURN_S = 0.05  # how late a step of a schedule may be
 
 
 @dataclass(slots=True, eq=False)

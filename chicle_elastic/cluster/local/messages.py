@@ -20,8 +20,7 @@ from chicle_elastic.transports.unix_frames import Frame, FramedSocket, Limits, r
 
 MAX_JSON_BYTES = 64 << 20
 MAX_FDS = 8
-SEND_TIMEOUT_S = 10.0
-"""A process that does not read for so long is taken for gone."""
+SEND_TIMEOUT_S = 10.0  # a process that does not read for so long is taken for gone
 LIMITS = Limits(text_bytes=MAX_JSON_BYTES, fds=MAX_FDS, payload_bytes=None, send_timeout_s=SEND_TIMEOUT_S)
 WHAT = "a connection of the local cluster"
 

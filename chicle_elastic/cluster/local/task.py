@@ -34,11 +34,9 @@ from chicle_elastic.runtime.cluster_task.runtime import ClusterRuntime
 from chicle_elastic.runtime.training.job import Outcome
 from chicle_elastic.waits import tell_through
 
-TELL_S = 0.05
-"""Records are told in batches: a message per iteration and task would be more work than a small iteration."""
+TELL_S = 0.05  # records are told in batches: a message per iteration and task would be more work than a small iteration
 EXIT_FAILED = 1
-MOST_READINGS = 5
-"""Of a model that is written now and then, until two in a row are equal."""
+MOST_READINGS = 5  # of a model that is written now and then, until two in a row are equal
 
 
 def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:

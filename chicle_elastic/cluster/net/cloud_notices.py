@@ -31,17 +31,14 @@ from urllib.parse import quote
 
 AUTO = "auto"
 TOKEN_S = 21_600
-AWS_POLL_S = 5.0
-"""As its documentation asks for."""
+AWS_POLL_S = 5.0  # as its documentation asks for
 AZURE_POLL_S = 2.0
-GCP_POLL_S = 0.5
-"""Beside the waiting of the server; what changes meanwhile has another ETag."""
+GCP_POLL_S = 0.5  # beside the waiting of the server; what changes meanwhile has another ETag
 GCP_WAIT_S = 60
 GCP_NOTICE_S = 30.0
 RETRY_S = 10.0
 REQUEST_TIMEOUT_S = 5.0
-AZURE_TIMEOUT_S = 130.0
-"""The first request for events may take two minutes."""
+AZURE_TIMEOUT_S = 130.0  # the first request for events may take two minutes
 MAX_ANSWER_BYTES = 1 << 20
 FAILURES = (OSError, HTTPException, ValueError)
 
@@ -183,8 +180,7 @@ SERVERS: Mapping[str, tuple[type[AwsMetadata | GcpMetadata | AzureMetadata], str
     "gcp": (GcpMetadata, "http://metadata.google.internal"),
     "azure": (AzureMetadata, "http://169.254.169.254"),
 }
-CLOUDS = (*SERVERS, AUTO)
-"""Values of `--notices`."""
+CLOUDS = (*SERVERS, AUTO)  # values of `--notices`
 
 
 class NoticeWatch:

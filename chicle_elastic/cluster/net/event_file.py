@@ -135,5 +135,4 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
-"""It writes nan and inf as null."""
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)  # it writes nan and inf as null

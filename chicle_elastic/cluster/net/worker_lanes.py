@@ -26,12 +26,9 @@ class Lane(Enum):
     """Questions to the rendezvous store: claims of a term, contacts. One connection answers one after the other."""
     MEET = "meet"
     """A rendezvous: it lasts until all members are there. The one before, which was abandoned, ends in a moment."""
-    DIAL = "dial"
-    """Connections to peers, each of which may take seconds to fail."""
-    LOCAL = "local"
-    """Work on the memory of this node: allocation, checksums, seals."""
-    BULK = "bulk"
-    """Bytes of chunks from peers."""
+    DIAL = "dial"  # connections to peers, each of which may take seconds to fail
+    LOCAL = "local"  # work on the memory of this node: allocation, checksums, seals
+    BULK = "bulk"  # bytes of chunks from peers
 
 
 NUM_WORKERS: Mapping[Lane, int] = {Lane.STORE: 2, Lane.MEET: 2, Lane.DIAL: 8, Lane.LOCAL: 4, Lane.BULK: 8}

@@ -20,8 +20,7 @@ from chicle_elastic.errors import PeerLostError
 from chicle_elastic.transports.secret import JobSecret
 
 PREFIX = "chicle-resources/"
-ATTEMPTS = 20
-"""Writers of one key that may come before another one."""
+ATTEMPTS = 20  # writers of one key that may come before another one
 
 
 @dataclass(frozen=True, slots=True)

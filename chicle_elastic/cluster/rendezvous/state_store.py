@@ -18,8 +18,7 @@ from chicle_elastic.cluster.rendezvous.signed_value import Reading, SignedValue
 from chicle_elastic.cluster.rendezvous.state import RendezvousState
 from chicle_elastic.errors import ProtocolError
 
-HEAL_S = 2.0
-"""How long other agents may take to restore the state after a foreign value."""
+HEAL_S = 2.0  # how long other agents may take to restore the state after a foreign value
 RETRY_S = 0.020
 
 logger = logging.getLogger(__name__)

@@ -29,12 +29,10 @@ from chicle_elastic.transports.key_values import KeyValueClient, KeyValueServer
 from chicle_elastic.transports.secret import JobSecret
 
 DEFAULT_PORT = 29400
-LISTENS_KEY = "chicle-store/listens-on"
-"""Where a store says which address it listens on (`own_address`)."""
+LISTENS_KEY = "chicle-store/listens-on"  # where a store says which address it listens on (`own_address`)
 SETTLED_KEY = "chicle-store/has-settled"
 """What a store holds as soon as a job that has lost an earlier one has had the time to say that it lives."""
-RESTORE_S = 3.0
-"""How long a leader may take to store its term in a store that was restarted."""
+RESTORE_S = 3.0  # how long a leader may take to store its term in a store that was restarted
 ENDPOINT = re.compile(r"(\[(?P<ipv6>[0-9A-Za-z:.%]+)\]|(?P<host>[\w.-]+))(:(?P<port>\d{1,5}))?", re.ASCII)
 CONNECT_TIMEOUT_S = 10.0
 RETRY_S = 0.05

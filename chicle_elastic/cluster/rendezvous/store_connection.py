@@ -22,10 +22,8 @@ from chicle_elastic.transports.key_values import KeyValueClient
 
 T = TypeVar("T")
 
-OPERATION_S = 2.0
-"""Of one operation; a store on a busy host answers within milliseconds."""
-RECONNECT_S = 8.0
-"""Of one new connection; a name server may take 5 s to say where the store is."""
+OPERATION_S = 2.0  # of one operation; a store on a busy host answers within milliseconds
+RECONNECT_S = 8.0  # of one new connection; a name server may take 5 s to say where the store is
 RETRY_FIRST_S = 0.1
 RETRY_LAST_S = 1.0
 

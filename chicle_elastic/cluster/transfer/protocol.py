@@ -20,8 +20,7 @@ from chicle_elastic.scheduling import effects
 from chicle_elastic.scheduling.codec import Count
 from chicle_elastic.transports.base import Region
 
-PLACES = "places"
-"""Kind of the message in which a source says where chunks lie; its only field has the same name."""
+PLACES = "places"  # kind of the message in which a source says where chunks lie; its only field has the same name
 
 Order: TypeAlias = effects.PrecopyChunk | effects.CopyChunk
 

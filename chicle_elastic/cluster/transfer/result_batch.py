@@ -5,8 +5,7 @@ from typing import Generic, TypeVar
 
 from chicle_elastic.cluster.net.event_loop import EventLoop
 
-WAIT_S = 0.005
-"""With an item that comes so long after the first that waits, all of them go."""
+WAIT_S = 0.005  # with an item that comes so long after the first that waits, all of them go
 
 _Item = TypeVar("_Item")
 

@@ -28,12 +28,9 @@ from chicle_elastic.runtime.checkpoint.files import write_file, write_json
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 
-FLUSH_S = 20.0
-"""How long the end of a job waits for the disk."""
-POLL_S = 0.5
-"""How often the task of rank 0 looks for parts while no iteration ends."""
-CLOSE_S = 4.0
-"""How long a node that leaves waits for the disk: grace periods are short."""
+FLUSH_S = 20.0  # how long the end of a job waits for the disk
+POLL_S = 0.5  # how often the task of rank 0 looks for parts while no iteration ends
+CLOSE_S = 4.0  # how long a node that leaves waits for the disk: grace periods are short
 
 logger = logging.getLogger(__name__)
 

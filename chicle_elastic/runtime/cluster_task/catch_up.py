@@ -20,8 +20,7 @@ from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.values import StateVersion
 
 NO_VERSION = StateVersion()
-NUM_LATEST = 16
-"""Number of latest records that are sent parsed, not as text."""
+NUM_LATEST = 16  # number of latest records that are sent parsed, not as text
 
 
 class TaskPosition(NamedTuple):

@@ -26,8 +26,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy, propose
 from chicle_elastic.values import Decision, Observations, Proposal
 
-PATIENCE_S = 30.0
-"""How long a policy may take to decide."""
+PATIENCE_S = 30.0  # how long a policy may take to decide
 
 Answer: TypeAlias = Proposal | PolicyDisabled
 SendAnswer: TypeAlias = Callable[[Answer], None]

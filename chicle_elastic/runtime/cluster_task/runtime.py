@@ -20,8 +20,7 @@ from chicle_elastic.runtime.training.blas_threads import blas_threads_of
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.settings import Settings
 
-LEAVING_NICENESS = 10
-"""Of the process of a task whose node leaves."""
+LEAVING_NICENESS = 10  # of the process of a task whose node leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

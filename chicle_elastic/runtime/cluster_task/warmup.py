@@ -19,10 +19,8 @@ from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, Un
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget
 
 NAME = NodeId("practice")
-WARMUP_S = 1.0
-"""Deadline of the solver; kernels are loaded by then."""
-WARMUP_BYTES = 4 << 20
-"""Of rows; on fewer a solver may not use the kernels that it will use on its real chunks."""
+WARMUP_S = 1.0  # deadline of the solver; kernels are loaded by then
+WARMUP_BYTES = 4 << 20  # of rows; on fewer a solver may not use the kernels that it will use on its real chunks
 
 
 def warm_up(job: Job, state: StateSpec, clock: Clock) -> None:

@@ -15,10 +15,8 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Trainer
 
-OFFER = 5
-"""Numbers that an offer travels as."""
-PART_BYTES = 6
-"""Of a digest in one number, so that it is exact as a float64."""
+OFFER = 5  # numbers that an offer travels as
+PART_BYTES = 6  # of a digest in one number, so that it is exact as a float64
 DIGEST_BYTES = 3 * PART_BYTES
 
 

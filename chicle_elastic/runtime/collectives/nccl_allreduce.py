@@ -44,17 +44,12 @@ from typing import Any
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.settings import environment_with
 
-CONNECT_S = 30.0
-"""For connecting all devices, the first start of NCCL in the process included."""
-SLICE_S = 0.02
-"""How long to wait for the thread that connects until looking whether the group is broken."""
-POLL_S = 50e-6
-"""Between two polls whether a sum has ended."""
-GOODBYE_S = 5.0
-"""How long the end of the process waits for threads that abort."""
+CONNECT_S = 30.0  # for connecting all devices, the first start of NCCL in the process included
+SLICE_S = 0.02  # how long to wait for the thread that connects until looking whether the group is broken
+POLL_S = 50e-6  # between two polls whether a sum has ended
+GOODBYE_S = 5.0  # how long the end of the process waits for threads that abort
 
-_threads: set[threading.Thread] = set()
-"""Those that connect or abort at present."""
+_threads: set[threading.Thread] = set()  # those that connect or abort at present
 
 
 def nccl_group(store: Any, rank: int, size: int) -> Any:

@@ -38,8 +38,7 @@ from chicle_elastic.runtime.collectives.torch_store import torch_store
 from chicle_elastic.transports.key_values import KeyValueClient
 
 CONNECT_TIMEOUT_S = 20.0
-MOST_DETAIL = 200
-"""Characters of an error in another one."""
+MOST_DETAIL = 200  # characters of an error in another one
 
 Address: TypeAlias = tuple[str, int]
 
@@ -58,8 +57,7 @@ class ProcessGroup:
         self._is_broken = False
         self._settled = threading.Event()  # connected, failed to connect, or broken meanwhile
         self._network: GroupNetwork | None = None
-        self._store: KeyValueClient | None = None
-        """The connection on which a thread of this group waits, to wake it."""
+        self._store: KeyValueClient | None = None  # the connection on which a thread of this group waits, to wake it
         self._sockets: SocketGroup | None = None
         self._nccl_allreduce: NcclAllReduce | None = None
         self._error: Exception | None = None

@@ -39,14 +39,10 @@ from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.listener import Listener
 
 PURPOSE = "sums"
-SMALL_BYTES = 1 << 14
-"""Of a buffer that goes to all others as a whole."""
-MOST_DIALS = 16
-"""Members that are connected to at the same time."""
-SLICE_S = 0.05
-"""How long to wait for a connection until looking whether the group is broken."""
-SOCKET_BUFFER_BYTES = 1 << 20
-"""Asked for; the kernel gives at most net.core.wmem_max and rmem_max."""
+SMALL_BYTES = 1 << 14  # of a buffer that goes to all others as a whole
+MOST_DIALS = 16  # members that are connected to at the same time
+SLICE_S = 0.05  # how long to wait for a connection until looking whether the group is broken
+SOCKET_BUFFER_BYTES = 1 << 20  # asked for; the kernel gives at most net.core.wmem_max and rmem_max
 
 
 class SocketGroup:

@@ -51,8 +51,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 16
-"""Of this list of messages; raised with every change of it."""
+VERSION = 16  # of this list of messages; raised with every change of it
 
 
 # Values inside of messages.

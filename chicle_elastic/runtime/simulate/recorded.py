@@ -31,12 +31,9 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.replaying import Replay, Step
 from chicle_elastic.values import ChunkInfo
 
-AFTER_S = 1e-6
-"""A node leaves so much after it joined, at least: a recording may have both at one moment."""
-PATIENT_S = 1e6
-"""Grace of a node that left in time."""
-INTERRUPT_SHARE = 0.2
-"""Part of the grace period after which a handover is due (as in `virtual_cluster`)."""
+AFTER_S = 1e-6  # a node leaves so much after it joined, at least: a recording may have both at one moment
+PATIENT_S = 1e6  # grace of a node that left in time
+INTERRUPT_SHARE = 0.2  # part of the grace period after which a handover is due (as in `virtual_cluster`)
 MAD_TO_SIGMA = 1.4826
 MOST_NOISE = 0.5
 

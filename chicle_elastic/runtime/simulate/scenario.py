@@ -19,8 +19,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.simulate.traces import MAX_NODES, UNITS_S, flaw_of_step, read_text, read_trace
 
 MAX_CHUNKS = 2_000_000
-LARGEST = 1e9
-"""Of numbers without another limit, so that sums of them stay finite; 1 / LARGEST is the smallest rate."""
+LARGEST = 1e9  # of numbers without another limit, so that sums of them stay finite; 1 / LARGEST is the smallest rate
 LOSSES = ("hinge", "squared_hinge", "logistic")
 MESSAGE = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
 STEP = re.compile(r"\.(?P<key>\w+)|\[(?P<index>\d+)\]")

@@ -26,8 +26,7 @@ CHANGES = ("add", "remove")
 UNITS_S = {"s": 1.0, "ms": 1e-3}
 MS = UNITS_S["ms"]
 
-Step = tuple[float, ...]
-"""(second, nodes) or (second, nodes, price)."""
+Step = tuple[float, ...]  # (second, nodes) or (second, nodes, price)
 
 
 def read_trace(path: Path, *, unit: str = "s", from_s: float = 0.0) -> list[Step]:

@@ -38,10 +38,8 @@ from chicle_elastic.values import DEADLINE, ResourceOffer, TaskReport
 
 INTERRUPT_SHARE = 0.2
 """Part of the grace period after which tasks end a long iteration early (as in `cluster.agent.node`)."""
-LEAST_NOISE = 0.1
-"""A task takes at least this part of its time, however the noise falls."""
-NOISE, LOSSES = 1, 2
-"""What chance is drawn for; a part of the seed."""
+LEAST_NOISE = 0.1  # a task takes at least this part of its time, however the noise falls
+NOISE, LOSSES = 1, 2  # what chance is drawn for; a part of the seed
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,8 +15,7 @@ from threadpoolctl import LibController, ThreadpoolController
 from chicle_elastic.solvers.base import Trainer
 
 _lock = threading.Lock()
-_before: list[int] = []
-"""Threads of each library outside of any job; meaningful while there is a job."""
+_before: list[int] = []  # threads of each library outside of any job; meaningful while there is a job
 _num_jobs = 0
 
 

@@ -14,8 +14,7 @@ from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.solvers.base import Report, Trainer
 
-DEFAULT_POLICIES: tuple[Policy, ...] = (Rebalance(),)
-"""Of a job on a cluster without policies of its own."""
+DEFAULT_POLICIES: tuple[Policy, ...] = (Rebalance(),)  # of a job on a cluster without policies of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,7 @@ CLASS_FOLDER = Path("/sys/class/infiniband")
 NODE_FOLDER = Path("/dev/infiniband")
 MAX_GIDS = 256
 ENOMEM = 12
-MAX_READS = 16
-"""READs that one queue pair has under way at a time, at most; others wait in its queue."""
+MAX_READS = 16  # READs that one queue pair has under way at a time, at most; others wait in its queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from chicle_elastic.transports.verbs.device import Device
 from chicle_elastic.transports.verbs.memory import Mapped, MemoryKey, RegisteredMemory, private_memory
 from chicle_elastic.transports.verbs.queue_pair import QueuePair
 
-WINDOW = 16
-"""READs under way; `device.MAX_READS` of them at the card."""
+WINDOW = 16  # READs under way; `device.MAX_READS` of them at the card
 READ_BYTES = 1 << 20
 """Longest READ into a slot. Through the staging area it is `PIECE_BYTES`, and the area has `WINDOW` of them."""
 
