@@ -92,7 +92,7 @@ def test_names_in_the_glossary_are_in_the_code() -> None:
     glossary = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`([A-Za-z_]+)`", glossary))
     files = python_files()
-    source = "\n".join(text for path, text in files.items() if path.startswith("chicle_elastic/"))
+    source = "\n".join(text for path, text in files.items() if path.startswith(("chicle_elastic/", "tests/harness/")))
     defined = set(re.findall(r"^(?:class |def )?(\w+)(?:\(|:| =)", source, re.MULTILINE))
     estimators = "\n".join(text for path, text in files.items() if path.startswith("estimators/"))
     defined |= set(re.findall(r"(?:self|estimator)\.(\w+_)(?:: [^=\n]+)?(?:,.*)? =", estimators))

@@ -6,9 +6,9 @@ policy does to that, only `Real` says.
 """
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -38,115 +38,80 @@ class Ended:
     now_s: float  # when it ended
 
 
-class Work(Protocol):
+class Work(ABC):
     """What tasks compute, and what a chunk is to them. The cluster calls it in the order of virtual time."""
 
-    @property
-    def infos(self) -> tuple[ChunkInfo, ...]:
-        """The chunks of the job."""
-        ...
+    is_real = False  # a model is trained: else nothing is known of convergence
+    may_be_cut = True  # tasks can end an iteration with a part of their samples
+    infos: tuple[ChunkInfo, ...]  # the chunks of the job
 
     @property
+    @abstractmethod
     def history(self) -> History:
         """A record per merged iteration."""
-        ...
 
-    @property
-    def is_real(self) -> bool:
-        """Whether a model is trained: else nothing is known of convergence."""
-        ...
-
-    @property
-    def may_be_cut(self) -> bool:
-        """Whether tasks can end an iteration with a part of their samples."""
-        ...
-
+    @abstractmethod
     def state_bytes(self, chunk: ChunkId) -> int:
         """Bytes of the state in a chunk: what moves when the rows are there."""
-        ...
 
-    def join(self, node: NodeId) -> None:
-        """A node is there."""
-        ...
-
-    def leave(self, node: NodeId) -> None:
-        """A node is gone, with all that it had."""
-        ...
-
-    def load(self, chunk: ChunkId, node: NodeId) -> None:
-        """A node has a chunk from its source, with fresh state."""
-        ...
-
-    def copy(self, chunk: ChunkId, source: NodeId, target: NodeId) -> None:
-        """A node has a chunk with the state that it has elsewhere."""
-        ...
-
-    def free(self, chunk: ChunkId, node: NodeId) -> None:
-        """A node forgets a chunk, if it has it."""
-        ...
-
-    def attach(self, node: NodeId, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
-        """The task of a node is told of its chunks."""
-        ...
-
+    @abstractmethod
     def begin(self, effect: StartIteration, rows: Mapping[NodeId, int]) -> Mapping[NodeId, int]:
-        """Compute an iteration.
+        """Compute an iteration. Returns the samples that each of these processes."""
 
-        Returns:
-            Samples that each of these processes.
-        """
-        ...
-
+    @abstractmethod
     def end(self, ended: Ended) -> str | None:
         """Merge the iteration and keep its record; why the job ends, or None where it goes on."""
-        ...
 
+    @abstractmethod
     def state_for_policies(self, effect: StartIteration) -> TrainingState:
         """What policies see of the last iteration."""
-        ...
+
+    # The cluster knows where chunks are; these are for work that holds them itself.
+
+    def join(self, node: NodeId) -> None:  # noqa: B027
+        """A node is there."""
+
+    def leave(self, node: NodeId) -> None:  # noqa: B027
+        """A node is gone, with all that it had."""
+
+    def load(self, chunk: ChunkId, node: NodeId) -> None:  # noqa: B027
+        """A node has a chunk from its source, with fresh state."""
+
+    def copy(self, chunk: ChunkId, source: NodeId, target: NodeId) -> None:  # noqa: B027
+        """A node has a chunk with the state that it has elsewhere."""
+
+    def free(self, chunk: ChunkId, node: NodeId) -> None:  # noqa: B027
+        """A node forgets a chunk, if it has it."""
+
+    def attach(self, node: NodeId, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:  # noqa: B027
+        """The task of a node is told of its chunks."""
 
 
-class Cost:
+class Cost(Work):
     """Work that takes time and has no result: `epochs_per_iteration` passes over the samples of each task.
 
     Args:
         infos: Chunks that are not all alike; by default those of the job.
     """
 
-    is_real = False
-    may_be_cut = True
-
     def __init__(self, job: SimulatedJob, infos: tuple[ChunkInfo, ...] = ()) -> None:
         self.infos = infos or tuple(
             ChunkInfo(id=ChunkId(number), num_rows=job.rows_per_chunk, size_bytes=job.chunk_bytes)
             for number in range(job.chunks)
         )
-        self.history = History()
+        self._history = History()
         self._job = job
         self._rows = sum(info.num_rows for info in self.infos)
         self._samples = 0
 
+    @property
+    def history(self) -> History:
+        """See `Work`."""
+        return self._history
+
     def state_bytes(self, chunk: ChunkId) -> int:
         """See `Work`."""
         return self._job.state_bytes
-
-    def join(self, node: NodeId) -> None:
-        """Nothing to do, here as below: the cluster knows where chunks are."""
-
-    def leave(self, node: NodeId) -> None:
-        """See `join`."""
-
-    def load(self, chunk: ChunkId, node: NodeId) -> None:
-        """See `join`."""
-
-    def copy(self, chunk: ChunkId, source: NodeId, target: NodeId) -> None:
-        """See `join`."""
-
-    def free(self, chunk: ChunkId, node: NodeId) -> None:
-        """See `join`."""
-
-    def attach(self, node: NodeId, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
-        """See `join`."""
 
     def begin(self, effect: StartIteration, rows: Mapping[NodeId, int]) -> Mapping[NodeId, int]:
         """As many samples as in each iteration, one at least."""
@@ -194,7 +159,7 @@ class _Sum:
     num_tasks: int = 0
 
 
-class Real:
+class Real(Work):
     """Real solvers on real data; only the time is charged. Certificates are free of charge.
 
     An iteration is computed when it begins and merged when it ends, so one that a loss aborts leaves state without
