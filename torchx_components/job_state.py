@@ -78,12 +78,10 @@ class JobState:
 @dataclass(slots=True)
 class StateWriter:
     """Writes the state of a job, as the anchor sees it. A folder that is full for a while costs news, and not the job.
+    Raises OSError when the first one cannot be written.
 
     Args:
         state: The first one, which is written at once.
-
-    Raises:
-        OSError: The first one cannot be written.
     """
 
     job: Path

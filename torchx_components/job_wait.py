@@ -23,18 +23,12 @@ def wait_for_end(
     on_transition: Callable[[Transition], object] | None = None,
     ask: Callable[[], str] | None = None,
 ) -> JobState:
-    """Follow a job until it is over.
+    """Follow a job until it is over. Returns the last state. Raises PeerLostError when the anchor was killed, or the
+    job was cancelled before its anchor began, DataError when the state is damaged.
 
     Args:
         ask: Says how the job stands with its scheduler, for the line that the user sees; raises PeerLostError where the
             scheduler has no such job, or has ended it.
-
-    Returns:
-        The last state.
-
-    Raises:
-        PeerLostError: The anchor was killed, or the job was cancelled before its anchor began.
-        DataError: The state is damaged.
     """
     progress = JobProgress(job, on_iteration=on_iteration, on_transition=on_transition)
     watch, told = AnchorWatch(), ""

@@ -64,14 +64,12 @@ def convert(
     report: Report | None = None,
 ) -> ChunkFolder:
     """Read data files and write them as one folder of chunks, rows shuffled. All or nothing: see `ChunkFolderWriter`.
+    Returns the folder that was written.
 
     Args:
         options: How; by default everything is found out.
         on_progress: Told how far it is, several times a second.
         report: Takes what there is to say: notes, columns, rows of each file.
-
-    Returns:
-        The folder that was written.
 
     Raises:
         DataError: A file cannot be used; the message names file and line or row.

@@ -15,13 +15,11 @@ LARGEST_INT32 = 2**31 - 1
 
 
 class Intake:
-    """Makes blocks of one data set, which have the same kind, dtype and columns.
+    """Makes blocks of one data set, which have the same kind, dtype and columns. Raises UsageError when chunks cannot
+    hold rows of this kind and dtype.
 
     Args:
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
-
-    Raises:
-        UsageError: Chunks cannot hold rows of this kind and dtype.
     """
 
     def __init__(

@@ -153,7 +153,8 @@ def encoded_bytes(chunk: Chunk) -> int:
 
 
 def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH, outside: bool = False) -> int:
-    """Write a chunk and its state, sealed. Equal chunks give equal bytes.
+    """Write a chunk and its state, sealed. Equal chunks give equal bytes. Raises CapacityError when the buffer is too
+    small, UsageError when the chunk cannot be encoded, or the buffer cannot be written.
 
     Args:
         chunk: What to write; indptr is stored with the dtype of the indices.
@@ -162,10 +163,6 @@ def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH, outsi
 
     Returns:
         Bytes used, a multiple of 64; what lies behind them is untouched.
-
-    Raises:
-        CapacityError: The buffer is too small.
-        UsageError: The chunk cannot be encoded, or the buffer cannot be written.
     """
     header, spec = Header.of(chunk), spec_of(chunk)
     if outside:
@@ -284,10 +281,7 @@ def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> 
 
 
 def verify(buffer: Buffer, *, where: str) -> StateVersion:
-    """Check that a whole chunk is what its owner sealed.
-
-    Returns:
-        The version of its state.
+    """Check that a whole chunk is what its owner sealed. Returns the version of its state.
 
     Raises:
         ChunkCorruptError: It is not; the message has `where`, the chunk and the damaged part.
@@ -332,13 +326,11 @@ def verify_state(buffer: Buffer, *, where: str) -> StateVersion:
 def seal_state(
     buffer: Buffer, version: StateVersion, *, where: str, crc32: Callable[[Any, int], int] = zlib.crc32
 ) -> None:
-    """Give the state a version and a checksum; the owner does so at a boundary, before the chunk moves.
+    """Give the state a version and a checksum; the owner does so at a boundary, before the chunk moves. Raises
+    ChunkCorruptError when the buffer does not hold a chunk.
 
     Args:
         crc32: What sums them up, like `zlib.crc32`; faster ones exist.
-
-    Raises:
-        ChunkCorruptError: The buffer does not hold a chunk.
     """
     content = bytes_of(buffer)
     header = read_header(content, where=where)
@@ -346,14 +338,11 @@ def seal_state(
 
 
 def attach_state(buffer: Buffer, spec: StateSpec, *, where: str) -> int:
-    """Put a fresh state (zeros, version 0) behind the immutable part, whatever was there before.
+    """Put a fresh state (zeros, version 0) behind the immutable part, whatever was there before. Raises CapacityError
+    when the buffer is too small, ChunkCorruptError when the buffer does not begin with a chunk.
 
     Returns:
         Bytes that the chunk takes now.
-
-    Raises:
-        CapacityError: The buffer is too small.
-        ChunkCorruptError: The buffer does not begin with a chunk.
     """
     header = read_header(buffer, where=where)
     size_bytes = header.encoded_bytes(spec)

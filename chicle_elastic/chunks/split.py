@@ -12,16 +12,14 @@ ROW_MULTIPLE = 8  # kernels visit rows in buckets of this many; a chunk of whole
 
 
 def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = False) -> int:
-    """Size of a chunk: 1 MiB (200 KiB for images), but so small that each task has 16 or more (docs/design 4).
+    """Size of a chunk: 1 MiB (200 KiB for images), but so small that each task has 16 or more (docs/design 4). Raises
+    UsageError when `max_tasks` is not positive.
 
     Args:
         is_image: uint8 samples.
 
     Returns:
         Bytes, >= 1. A chunk holds at least one row, however large.
-
-    Raises:
-        UsageError: `max_tasks` is not positive.
     """
     if max_tasks < 1:
         raise UsageError(f"max_tasks={max_tasks} cannot be; a job has at least one task")

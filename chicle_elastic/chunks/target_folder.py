@@ -17,14 +17,12 @@ from chicle_elastic.errors import CapacityError, UsageError
 
 
 class TargetFolder:
-    """The place where a chunk folder will be.
+    """The place where a chunk folder will be. Raises UsageError when something is there that may not be replaced, or
+    there is no parent.
 
     Args:
         path: The target; its parent exists.
         overwrite: Whether a chunk folder that is there may be replaced. Anything else is never touched.
-
-    Raises:
-        UsageError: Something is there that may not be replaced, or there is no parent.
     """
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
@@ -82,7 +80,7 @@ class TargetFolder:
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file. Raises CapacityError when the disk is full, OSError when anything else that the system refuses."""
+    """Write a file. Raises CapacityError when the disk is full, OSError for anything else that the system refuses."""
     try:
         with path.open("wb") as file:
             file.write(content)

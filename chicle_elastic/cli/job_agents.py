@@ -55,14 +55,11 @@ def nodes_by_job(store: KeyValueClient, endpoint: str) -> dict[str, list[str]]:
 def greet(
     address: str, secret: JobSecret, *, command: str, tls: TlsIdentity | None, ask: str | None = None
 ) -> Mapping[str, Any]:
-    """Prove the secret to an agent, and return what it says.
+    """Prove the secret to an agent, and return what it says. Raises PeerLostError when no agent answers there,
+    ProtocolError when it accepts the link and does not answer, or proves another secret.
 
     Args:
         ask: Kind of a question; its answer is returned. None: the greeting, which an agent sends unasked.
-
-    Raises:
-        PeerLostError: No agent answers there.
-        ProtocolError: It accepts the link and does not answer, or proves another secret.
     """
     name = f"{command}-{socket.gethostname()}#{secrets.token_hex(4)}"
     awaited = "hello" if ask is None else ask.removeprefix("get_")

@@ -50,15 +50,13 @@ class Finding:
 
 
 def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = None) -> Iterator[Finding]:
-    """Try all steps; each finding comes as soon as it is known.
+    """Try all steps; each finding comes as soon as it is known. Raises UsageError when the endpoint is malformed, or
+    the secret or the certificates cannot be used.
 
     Args:
         endpoint: Of the rendezvous store, "host:port" or "host".
         secret_file: Of the job; None for that of the environment, if there is one.
         tls: Folder of certificate, key and CA; None for links without TLS.
-
-    Raises:
-        UsageError: The endpoint is malformed, or the secret or the certificates cannot be used.
     """
     host, port = parse_endpoint(endpoint)
     secret = find_secret(secret_file)

@@ -43,14 +43,12 @@ class _Line:
 
 
 class LineWriter:
-    """Writes lines. Any thread may `write`; nothing is written after `close`.
+    """Writes lines. Any thread may `write`; nothing is written after `close`. Raises OSError when the file cannot be
+    opened.
 
     Args:
         max_file_bytes: The file is rotated before it grows beyond this; None leaves it to who offers lines.
         max_waiting_bytes: Most bytes of lines that wait.
-
-    Raises:
-        OSError: The file cannot be opened.
     """
 
     def __init__(

@@ -30,14 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 class RecordingFile:
-    """Writes a recording (`recording.RecordingSink`). A context manager that closes it.
+    """Writes a recording (`recording.RecordingSink`). A context manager that closes it. Raises OSError when the file
+    cannot be opened.
 
     Args:
         path: Of the file; lines are appended to it.
         max_waiting_bytes: About how many bytes of lines may wait for the disk.
-
-    Raises:
-        OSError: The file cannot be opened.
     """
 
     def __init__(
@@ -124,13 +122,10 @@ class RecordingFile:
 
 
 def new_recording(folder: Path, name: str) -> RecordingFile:
-    """A file that no other process writes.
+    """A file that no other process writes. Raises UsageError when no file can be made there.
 
     Args:
         name: Of the node, for example; the file has it, or the next number behind it that is free.
-
-    Raises:
-        UsageError: No file can be made there.
     """
     folder = absolute(folder)
     try:

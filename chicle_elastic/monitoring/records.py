@@ -168,14 +168,11 @@ class RecordTable(Sequence[IterationRecord]):
         return (*FIXED_COLUMNS, *self.figure_names, *of_tasks, EVENTS_COLUMN)
 
     def column(self, name: str) -> Column:
-        """One value of every record.
+        """One value of every record. Raises UsageError when no record has such a column.
 
         Returns:
             ndarray of shape (len(self),). Counts are int64 (a task that did not take part holds 0 chunks), figures
             and seconds float64 (NaN where a record has none), `events` are strings joined by "; ".
-
-        Raises:
-            UsageError: No record has such a column.
         """
         if name in COUNT_COLUMNS:
             return np.array([getattr(record, name) for record in self._records], dtype=np.int64)

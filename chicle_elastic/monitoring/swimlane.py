@@ -48,7 +48,8 @@ TITLE_IN = 0.28
 
 
 def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "") -> "Figure":
-    """Draw a history.
+    """Draw a history. Raises MissingExtraError when matplotlib is not installed, UsageError when the history is empty
+    or has no such figure.
 
     Args:
         figure_name: The model's figure to show below the lanes; by default the one that `pick_figure` picks.
@@ -56,10 +57,6 @@ def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "
     Returns:
         A matplotlib figure that belongs to no window: `draw(history).savefig("chunks.png")`. A notebook shows it
         where it is the last expression of a cell.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        UsageError: The history is empty or has no such figure.
     """
     try:
         from matplotlib.figure import Figure
@@ -99,14 +96,12 @@ def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "
 def draw_into(
     history: RecordTable, ax: "Axes | Sequence[Axes]", *, figure_name: str | None = None, title: str = ""
 ) -> None:
-    """Draw a history into axes of a figure of the caller's; what happened is marked there, and listed nowhere.
+    """Draw a history into axes of a figure of the caller's; what happened is marked there, and listed nowhere. Raises
+    UsageError when the history is empty or has no such figure, or it has more or fewer panels than `ax` has axes.
 
     Args:
         ax: One axes gets the model's figure alone, in the next colour of that axes and with the title as its label, so
             that several fits can be compared. A sequence gets the panels of `draw`, one each, from top to bottom.
-
-    Raises:
-        UsageError: The history is empty or has no such figure, or it has more or fewer panels than `ax` has axes.
     """
     require_records(history)
     if not isinstance(ax, Sequence | np.ndarray):

@@ -35,7 +35,8 @@ VALUE_CHARS = 9
 
 
 def render(history: RecordTable, *, figure_name: str | None = None, width: int = MAX_WIDTH) -> str:
-    """Draw a history with block characters.
+    """Draw a history with block characters. Raises UsageError when the history is empty or has no such figure, or the
+    terminal is too narrow.
 
     Args:
         figure_name: The model's figure in the last row; by default the one that `pick_figure` picks. It is on a log
@@ -44,9 +45,6 @@ def render(history: RecordTable, *, figure_name: str | None = None, width: int =
 
     Returns:
         Lines, none longer than `width`, joined by newlines.
-
-    Raises:
-        UsageError: The history is empty or has no such figure, or the terminal is too narrow.
     """
     require_records(history)
     if width < MIN_WIDTH:

@@ -31,7 +31,8 @@ _files = itertools.count()
 
 
 class TensorBoardWriter:
-    """Writes one event file; a context manager that closes it. `Job(on_iteration=writer.write)` is all it takes.
+    """Writes one event file; a context manager that closes it. `Job(on_iteration=writer.write)` is all it takes. Raises
+    MissingExtraError when the package tensorboard is not installed, UsageError when the folder cannot be made.
 
     Args:
         logdir: Folder of this run; it is created. `tensorboard --logdir PARENT` compares the runs below one folder.
@@ -40,10 +41,6 @@ class TensorBoardWriter:
             model, and the time, are their result.
         pages: What other writers to the same folder have written; by default nothing.
         draw: Draws the pictures; None for a run without pictures.
-
-    Raises:
-        MissingExtraError: The package tensorboard is not installed.
-        UsageError: The folder cannot be made.
     """
 
     def __init__(

@@ -251,14 +251,12 @@ class Ledger:
         self.node_chunks[node].added.update(dict.fromkeys(chunks))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:
-        """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.
+        """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on. Returns
+        whether the old owner's copy is to be freed.
 
         Args:
             chunk: Has an owner.
             iteration: Last merged iteration in the state of that copy; None when it is a copy of the owner's.
-
-        Returns:
-            Whether the old owner's copy is to be freed.
         """
         entry = self._entries[chunk]
         source = entry.owner

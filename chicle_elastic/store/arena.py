@@ -94,15 +94,12 @@ class Arena:
 
     @classmethod
     def attach(cls, fd: int, *, num_slots: int, slot_bytes: int) -> "Arena":
-        """Map an arena that another process owns.
+        """Map an arena that another process owns. Raises ProtocolError when the descriptor is not a sealed arena of
+        these sizes, CapacityError when this process has no room to map it.
 
         Args:
             fd: Its descriptor, as received over a Unix socket. It belongs to the arena from now on, and is closed also
                 when attaching fails.
-
-        Raises:
-            ProtocolError: The descriptor is not a sealed arena of these sizes.
-            CapacityError: This process has no room to map it.
         """
         try:
             check_sizes(num_slots, slot_bytes)

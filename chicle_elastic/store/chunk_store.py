@@ -37,14 +37,12 @@ DEFAULT_ARENA_BYTES = 64 << 20
 
 
 class ChunkStore:
-    """Holds the chunks of one node in shared memory. Thread-safe; a context manager that closes it.
+    """Holds the chunks of one node in shared memory. Thread-safe; a context manager that closes it. Raises UsageError
+    when sizes that cannot be.
 
     Args:
         slot_bytes: Size of a slot, a positive multiple of 64; no chunk may be larger.
         capacity_bytes: Memory that it may take in all; rounded down to whole slots, of which there must be one.
-
-    Raises:
-        UsageError: Sizes that cannot be.
     """
 
     def __init__(self, *, slot_bytes: int, capacity_bytes: int, arena_bytes: int = DEFAULT_ARENA_BYTES) -> None:
@@ -110,16 +108,12 @@ class ChunkStore:
             self.prepare()
 
     def prepare(self, num_bytes: int = 1) -> None:
-        """Take memory ahead: it takes a while, and a shortage is known before anything depends on it.
-
-        The store can be used by other threads meanwhile.
+        """Take memory ahead: it takes a while, and a shortage is known before anything depends on it. The store can be
+        used by other threads meanwhile. Raises CapacityError when there is not so much, UsageError when the store is
+        closed.
 
         Args:
             num_bytes: Of slots that are going to be needed; no more than the capacity is taken.
-
-        Raises:
-            CapacityError: There is not so much.
-            UsageError: The store is closed.
         """
         least = -(-num_bytes // self.slot_bytes)
         with self._growth:
@@ -208,17 +202,14 @@ class ChunkStore:
         at_least: StateVersion = layout.FRESH,
         crc32: Callable[[Any, int], int] = zlib.crc32,
     ) -> tuple[SlotAddress, int]:
-        """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied.
+        """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied. Raises
+        UsageError when the chunk is not here, ChunkCorruptError when what lies in its slot is no chunk any more.
 
         Args:
             at_least: The version is raised to this one first, if it is older.
 
         Returns:
             Where the chunk lies, and how many bytes it has.
-
-        Raises:
-            UsageError: The chunk is not here.
-            ChunkCorruptError: What lies in its slot is no chunk any more.
         """
         with self._lock:
             self._require_open()

@@ -98,13 +98,10 @@ def format_listen(host: str, ports: PortRange) -> str:
 
 
 def listen_tcp(address: str, *, backlog: int = BACKLOG) -> socket.socket:
-    """A listening socket.
+    """A listening socket. Raises UsageError when the address cannot be listened on, or the range has no free port.
 
     Args:
         address: "tcp://host:port", or "tcp://host:first-last" for the first free port of a range.
-
-    Raises:
-        UsageError: The address cannot be listened on, or the range has no free port.
     """
     host, ports = parse_listen(address)
     is_ipv6 = ":" in host

@@ -67,22 +67,19 @@ def send_all(sock: socket.socket, parts: list[memoryview], deadline: Deadline, *
 
 
 def send_frame(sock: socket.socket, frame: bytes, deadline: Deadline, *, peer: str) -> None:
-    """Send a packed frame. Raises PeerLostError when see `send_all`."""
+    """Send a packed frame. Raises PeerLostError as `send_all` does."""
     send_all(sock, [memoryview(frame)], deadline, peer=peer)
 
 
 def receive_exactly(
     sock: socket.socket, into: memoryview, deadline: Deadline, *, peer: str, is_frame_begun: bool = True
 ) -> None:
-    """Fill `into` with the next bytes, without a copy in between.
+    """Fill `into` with the next bytes, without a copy in between. Raises TruncatedFrameError when the connection ended
+    within a frame, PeerLostError when it ended between two frames, or the peer is silent.
 
     Args:
         into: Writable memory.
         is_frame_begun: Whether these bytes continue a frame, so that an end of the connection cuts it.
-
-    Raises:
-        TruncatedFrameError: The connection ended within a frame.
-        PeerLostError: It ended between two frames, or the peer is silent.
     """
     position, size_bytes = 0, len(into)
     try:
@@ -106,14 +103,11 @@ def receive_exactly(
 def receive_header(
     sock: socket.socket, limits: Limits, deadline: Deadline, *, peer: str, begun: bytes = b""
 ) -> tuple[Kind, int]:
-    """Wait for the next frame; its payload is left in the socket.
+    """Wait for the next frame; its payload is left in the socket. Raises ProtocolError when the frame is not allowed
+    (see `unpack_header`), or it is a `REFUSED` (then `RefusedError`), PeerLostError when the peer is gone or silent.
 
     Args:
         begun: First bytes of the header, when they have been read already.
-
-    Raises:
-        ProtocolError: The frame is not allowed (see `unpack_header`), or it is a `REFUSED` (then `RefusedError`).
-        PeerLostError: The peer is gone or silent.
     """
     header = bytearray(HEADER.size)
     header[: len(begun)] = begun

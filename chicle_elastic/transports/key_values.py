@@ -303,15 +303,13 @@ def _applied(values: dict[str, bytes], asked: Operation) -> tuple[Any, str | Non
 
 class KeyValueClient:
     """A connection to a store. Thread-safe; operations take turns. It is closed after an error, and when it is dropped.
+    Raises OSError when no process listens there.
 
     Args:
         connect_s: How long connecting may take.
 
     Attributes:
         operation_s: How long the store may take to answer, beyond what an operation waits for.
-
-    Raises:
-        OSError: No process listens there.
     """
 
     def __init__(self, host: str, port: int, *, connect_s: float = OPERATION_S) -> None:

@@ -152,13 +152,11 @@ class Link:
 
 
 class LinkListener:
-    """Where links come in. A context manager that closes it; links that were accepted stay open.
+    """Where links come in. A context manager that closes it; links that were accepted stay open. Raises UsageError when
+    the address cannot be listened on.
 
     Args:
         address: "tcp://host:port", port 0 for any free one.
-
-    Raises:
-        UsageError: The address cannot be listened on.
     """
 
     def __init__(

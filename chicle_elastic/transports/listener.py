@@ -29,7 +29,8 @@ _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """Accepts connections for one purpose. A context manager that closes it.
+    """Accepts connections for one purpose. A context manager that closes it. Raises UsageError when the address cannot
+    be listened on.
 
     Args:
         address: "tcp://host:port" or "unix:@name".
@@ -37,9 +38,6 @@ class Listener:
         gives_away: Whether the socket belongs to `serve` from then on; otherwise it is closed when `serve` returns, and
             `close` hangs up on it.
         tls: Callers have to shake hands by TLS first; None for connections without, and always so on Unix sockets.
-
-    Raises:
-        UsageError: The address cannot be listened on.
     """
 
     def __init__(

@@ -38,13 +38,11 @@ _DOMAIN = b"chicle/1"
 
 
 class JobSecret:
-    """The secret of one job. It never shows in a repr, and it cannot be pickled.
+    """The secret of one job. It never shows in a repr, and it cannot be pickled. Raises UsageError when the key is
+    shorter.
 
     Args:
         key: At least 32 random bytes.
-
-    Raises:
-        UsageError: The key is shorter.
     """
 
     __slots__ = ("_key",)
@@ -159,14 +157,11 @@ class JobSecret:
         return self._mac(f"derive/{context}")
 
     def sign(self, context: str, value: Any) -> bytes:
-        """A JSON value with its signature, as ASCII text.
+        """A JSON value with its signature, as ASCII text. Raises UsageError when the value is not made of JSON values.
 
         Args:
             context: What the value is and where it belongs, e.g. "rendezvous/job-1/state"; `verify` needs the same.
             value: Made of JSON values; not NaN or infinity.
-
-        Raises:
-            UsageError: The value is not made of JSON values.
         """
         try:
             text = json.dumps(value, allow_nan=False, separators=(",", ":"))
@@ -176,14 +171,12 @@ class JobSecret:
         return self._mac(f"sign/{context}", content).hex().encode("ascii") + b" " + content
 
     def verify(self, context: str, signed: bytes | str) -> Any:
-        """The value that was signed. Nothing in it is looked at before the signature is known to be right.
+        """The value that was signed. Nothing in it is looked at before the signature is known to be right. Raises
+        SecretError when it was not signed with this secret for this context, or it is too long.
 
         Args:
             context: As given to `sign`.
             signed: What `sign` gave; any bytes may come.
-
-        Raises:
-            SecretError: It was not signed with this secret for this context, or it is too long.
         """
         if len(signed) > MAX_SIGNED_BYTES:
             raise SecretError(

@@ -83,7 +83,8 @@ class Route:
 
 
 class TransportSelector:
-    """TCP, shm and RDMA of one node, with the same arenas registered. A context manager that closes them.
+    """TCP, shm and RDMA of one node, with the same arenas registered. A context manager that closes them. Raises
+    UsageError when the address cannot be listened on.
 
     Args:
         tcp_address: Where to listen, "tcp://host:port" or "tcp://host:first-last".
@@ -96,9 +97,6 @@ class TransportSelector:
     Attributes:
         offer: To be told to peers.
         reason_against_rdma: Why this node does without RDMA; None where it has it.
-
-    Raises:
-        UsageError: The address cannot be listened on.
     """
 
     def __init__(

@@ -33,13 +33,11 @@ NUM_AHEAD = 8
 
 
 class Transport:
-    """One way to move bytes, over stream sockets; subclasses say how a region travels. The rules are in `base`.
+    """One way to move bytes, over stream sockets; subclasses say how a region travels. The rules are in `base`. Raises
+    UsageError when the address cannot be listened on.
 
     Args:
         tls: For connections by TLS, where both ends have it; None for connections without.
-
-    Raises:
-        UsageError: The address cannot be listened on.
     """
 
     scheme = ""  # what the log calls it: "tcp", "shm"

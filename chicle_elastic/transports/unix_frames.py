@@ -101,13 +101,11 @@ class FramedSocket:
         return self._socket.fileno()
 
     def send(self, text: bytes, *, fds: Sequence[int] = (), payload: Any = b"") -> None:
-        """Send a frame; waits while the peer's buffer is full.
+        """Send a frame; waits while the peer's buffer is full. Raises ConnectionError when the peer is gone, or has not
+        read for `Limits.send_timeout_s`.
 
         Args:
             fds: Descriptors to go with it; the receiver gets its own.
-
-        Raises:
-            ConnectionError: The peer is gone, or has not read for `Limits.send_timeout_s`.
         """
         view = memoryview(payload).cast("B")
         frame = HEAD.pack(len(text), len(fds), len(view)) + text
@@ -176,13 +174,10 @@ class FramedSocket:
                 raise
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
-        """Wait for the next frame.
+        """Wait for the next frame. Raises ProtocolError when what came is no frame within the limits.
 
         Returns:
             The frame; None when the peer is gone, or nothing came for `timeout_s`.
-
-        Raises:
-            ProtocolError: What came is no frame within the limits.
         """
         while not self._frames and not self._has_ended:
             if not self._is_readable(timeout_s):

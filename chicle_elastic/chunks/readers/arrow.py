@@ -37,7 +37,8 @@ def require_numbers(where: object, name: str | int, kind: "pa.DataType", remedy:
 def column_values(
     where: object, name: str | int, column: "pa.Array", first_row: int, width: int | None = None
 ) -> Array:
-    """Return the values of a column without gaps, over the same memory where possible.
+    """Return the values of a column without gaps, over the same memory where possible. Raises DataError when a value is
+    missing, lists differ in length, or the type is none of these.
 
     Args:
         where: What the column belongs to, for messages.
@@ -45,9 +46,6 @@ def column_values(
 
     Returns:
         Numbers as their NumPy dtype, and text as str, of shape (rows,); numbers of lists of shape (rows, length).
-
-    Raises:
-        DataError: A value is missing, lists differ in length, or the type is none of these.
     """
     import pyarrow as pa
     from pyarrow import compute, types

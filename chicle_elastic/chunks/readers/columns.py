@@ -35,14 +35,11 @@ def choose_columns(
     leading: Callable[[int], Sequence[str]],
     index_names: Sequence[str] = (),
 ) -> Columns:
-    """Find out what each column of a file is.
+    """Find out what each column of a file is. Raises UsageError when a column that is asked for does not exist,
+    DataError when names repeat or are missing, or the columns are not those of the first file.
 
     Args:
         index_names: Names of columns that the file itself calls an index.
-
-    Raises:
-        UsageError: A column that is asked for does not exist.
-        DataError: Names repeat or are missing, or the columns are not those of the first file.
     """
     like = options.like
     if like is not None and not (names and like.names):

@@ -200,13 +200,10 @@ def initial_bytes(num_chunks: int, slot_bytes: int, context: NodeContext) -> int
 
 
 def capacity_bytes(expected: control.Expect, memory_bytes: int | None) -> int:
-    """Memory for chunks.
+    """Memory for chunks. Raises CapacityError when there is no room for a single chunk.
 
     Args:
         memory_bytes: As the user gave it; None for what the host has left.
-
-    Raises:
-        CapacityError: There is no room for a single chunk.
     """
     # All chunks, and as many in transfer: more is never needed.
     room_bytes = 2 * expected.num_chunks * expected.slot_bytes

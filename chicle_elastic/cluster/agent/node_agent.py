@@ -72,13 +72,11 @@ class NodeAgent:
         self._round_store: StoreServer | None = None
 
     def run_node(self) -> TaskEnd | None:
-        """Run the node until it is finished, has left or has failed.
+        """Run the node until it is finished, has left or has failed. Raises ChicleError when the node cannot take part
+        in the job.
 
         Returns:
             The end of a task that has failed for good; None where the node has finished or left.
-
-        Raises:
-            ChicleError: The node cannot take part in the job.
         """
         options, entry, store = self._options, self._entry, self._entry.store
         with contextlib.ExitStack() as stack:

@@ -51,13 +51,11 @@ ATTRIBUTES = ("_worker_group", "_remaining_restarts", "_pcontext")
 
 
 def check_signature(function: Callable[..., Any], expected: tuple[str, ...], *, exactly: bool) -> None:
-    """Compare the parameters of a function of torch with those that Chicle was written for.
+    """Compare the parameters of a function of torch with those that Chicle was written for. Raises
+    IncompatibleVersionError when they differ.
 
     Args:
         exactly: Whether further parameters are an error too; otherwise they only need defaults.
-
-    Raises:
-        IncompatibleVersionError: They differ.
     """
     parameters = list(inspect.signature(function).parameters.values())
     found = tuple(parameter.name for parameter in parameters)
@@ -105,13 +103,10 @@ class SingleTaskAgent(LocalElasticAgent):
         return self._remaining_restarts
 
     def start_task(self, *, is_restart: bool = False) -> int:
-        """Start the task, before and independently of any rendezvous; no task may be running.
+        """Start the task, before and independently of any rendezvous; no task may be running. Returns its process id.
 
         Args:
             is_restart: The task crashed and is restarted: counts against `restarts_left`.
-
-        Returns:
-            Its process id.
         """
         if is_restart:
             self._remaining_restarts -= 1

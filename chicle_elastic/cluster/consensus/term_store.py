@@ -80,17 +80,11 @@ class TermStore:
             return self._judge(self._cell.read())
 
     def claim(self, term: int, contact: Contact, members: tuple[str, ...], *, known: int) -> tuple[bool, Term]:
-        """Ask for a term.
+        """Ask for a term. Returns whether it was granted, and the newest term. Raises ForgedStateError when the store
+        holds a foreign value, StoreUnreachableError when the store does not answer.
 
         Args:
             known: Newest term that this one may follow on.
-
-        Returns:
-            Whether it was granted, and the newest term.
-
-        Raises:
-            ForgedStateError: The store holds a foreign value.
-            StoreUnreachableError: The store does not answer.
         """
         with self._lock:
             seen = self._cell.read()

@@ -81,16 +81,13 @@ def build(
     ask: Callable[[IterationRecord, Array], bool],
     on_transition: Callable[[Transition], None],
 ) -> Job:
-    """The job again, in a task.
+    """The job again, in a task. Raises UsageError when the file is not sealed, or the trainer or a policy cannot be
+    made here, DataError when the chunk folder is not there any more, or damaged.
 
     Args:
         fd: Of the file; it may be closed afterwards.
         tell: Takes records, if the driver wants to be told.
         ask: Asks whether the job ends, if the driver wants to be asked.
-
-    Raises:
-        UsageError: The file is not sealed, or the trainer or a policy cannot be made here.
-        DataError: The chunk folder is not there any more, or damaged.
     """
     require_sealed(fd)
     memory = map_file(fd)

@@ -57,25 +57,20 @@ class Connection:
         return self._frames.fileno()
 
     def send(self, kind: str, *, fds: Sequence[int] = (), payload: Any = b"", **fields: Any) -> None:
-        """Send a message; waits while the other side's buffer is full.
+        """Send a message; waits while the other side's buffer is full. Raises ConnectionError when the other side is
+        gone, or has not read for `SEND_TIMEOUT_S`.
 
         Args:
             fds: Descriptors to go with it; the receiver gets its own.
-
-        Raises:
-            ConnectionError: The other side is gone, or has not read for `SEND_TIMEOUT_S`.
         """
         text = json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
         self._frames.send(text, fds=fds, payload=payload)
 
     def receive(self, timeout_s: float | None = None) -> Received | None:
-        """Wait for the next message.
+        """Wait for the next message. Raises ProtocolError when what came is no message.
 
         Returns:
             The message; None when the other side is gone, or nothing came in time.
-
-        Raises:
-            ProtocolError: What came is no message.
         """
         frame = self._frames.receive(timeout_s)
         return None if frame is None else _decode([frame])[0]
@@ -123,13 +118,11 @@ def pair() -> tuple[Connection, socket.socket]:
 
 
 def listen(address: str) -> socket.socket | None:
-    """Listen at an abstract address, which leaves nothing on any disk.
+    """Listen at an abstract address, which leaves nothing on any disk. Raises OSError when the system has no such
+    sockets.
 
     Returns:
         The listener; None when another process listens there already.
-
-    Raises:
-        OSError: The system has no such sockets.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

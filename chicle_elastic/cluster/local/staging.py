@@ -62,13 +62,10 @@ class StagedFile:
         return start
 
     def write(self, start: int, content: Array) -> None:
-        """Write bytes where they were reserved. From any thread.
+        """Write bytes where they were reserved. From any thread. Raises CapacityError when there is no memory left.
 
         Args:
             content: ndarray of shape (num_bytes,), uint8.
-
-        Raises:
-            CapacityError: There is no memory left.
         """
         view, done = content.data, 0
         try:

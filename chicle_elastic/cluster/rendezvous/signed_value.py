@@ -59,14 +59,11 @@ class SignedValue:
         return self._verify(None if raw == self._never_written.encode() else raw)
 
     def swap(self, seen: Reading, value: Any) -> Reading:
-        """Write a value in place of what was read, unless the key holds something else by now.
+        """Write a value in place of what was read, unless the key holds something else by now. Raises UsageError when
+        the value is larger than `MAX_CELL_BYTES`, StoreUnreachableError when the store does not answer.
 
         Returns:
             What the key holds now; `is_in_place` tells whether that is the new value.
-
-        Raises:
-            UsageError: The value is larger than `MAX_CELL_BYTES`.
-            StoreUnreachableError: The store does not answer.
         """
         signed = self._secret.sign(self.key, value)
         if len(signed) > MAX_CELL_BYTES:

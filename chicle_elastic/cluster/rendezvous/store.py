@@ -65,16 +65,14 @@ def is_loopback(endpoint: str) -> bool:
 
 
 class StoreServer:
-    """A server of the store in this process; it runs until `close`, also as a context manager.
+    """A server of the store in this process; it runs until `close`, also as a context manager. Raises UsageError when
+    the address cannot be listened on.
 
     Args:
         endpoint: Address to listen on, and where nodes connect. The host "::" is that of IPv4 as well. Port 0 takes a
             free one.
         bind: Address to listen on when it is another one.
         ports: Where to take a free port from when the endpoint has port 0.
-
-    Raises:
-        UsageError: The address cannot be listened on.
     """
 
     def __init__(
@@ -134,16 +132,12 @@ class StoreServer:
 
 
 def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awaited: bool = True) -> KeyValueClient:
-    """A connection to the store, as a client whatever the address.
-
-    A connection does one operation at a time: a thread that waits for a key needs a connection of its own.
+    """A connection to the store, as a client whatever the address. A connection does one operation at a time: a thread
+    that waits for a key needs a connection of its own. Raises UsageError when the endpoint is malformed,
+    StoreUnreachableError when no process answers there, or one that is no store.
 
     Args:
         is_awaited: Whether to wait for a process to listen there; otherwise one attempt is made, of two seconds.
-
-    Raises:
-        UsageError: The endpoint is malformed.
-        StoreUnreachableError: No process answers there, or one that is no store.
     """
     host, port = parse_endpoint(endpoint)
     end_s = time.monotonic() + timeout_s

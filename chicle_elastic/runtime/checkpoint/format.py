@@ -114,13 +114,11 @@ class Checkpoint:
             raise DataError(f"{self.path / TRAINING}: its last record has no figures ({error!r})") from error
 
     def restore(self, training: Training) -> float:
-        """Make a training resume from this checkpoint.
+        """Make a training resume from this checkpoint. Raises DataError when the file of the history is from another
+        release, or malformed.
 
         Returns:
             Seconds since the start of the job.
-
-        Raises:
-            DataError: The file of the history is from another release, or malformed.
         """
         rebuilt = self.model if self.rebuilt is None else self.rebuilt
         try:

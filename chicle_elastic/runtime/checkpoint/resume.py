@@ -64,13 +64,11 @@ class Resumption:
             return self._newest
 
     def state(self, *, merged: int, began: int) -> Array | None:
-        """State for the chunks that a task loads now, by global row id; None for initial state.
+        """State for the chunks that a task loads now, by global row id; None for initial state. Raises DataError when
+        the checkpoint is not there, or damaged.
 
         Args:
             began: Iteration that the job resumes from; 0 where it begins.
-
-        Raises:
-            DataError: The checkpoint is not there, or damaged.
         """
         if merged != began:
             return None

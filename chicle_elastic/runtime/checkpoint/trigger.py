@@ -24,14 +24,11 @@ from chicle_elastic.runtime.training.training import IterationResult, Training
 
 
 class CheckpointTrigger:
-    """Of one process.
+    """Of one process. Raises MissingExtraError when the folder is a URL, and a package for it is not installed.
 
     Args:
         settings: Where and when.
         tell: Called for each checkpoint that this process has completed: iteration, size in bytes, seconds.
-
-    Raises:
-        MissingExtraError: The folder is a URL, and a package for it is not installed.
     """
 
     def __init__(

@@ -80,15 +80,11 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterTask:
-    """Runs one job as the task of one node.
-
-    One class because the order of the steps of an iteration is its subject.
+    """Runs one job as the task of one node. One class because the order of the steps of an iteration is its subject.
+    Raises ProtocolError when there is no agent at `address`, or one of another release.
 
     Args:
         began_s: When the job began, by this clock; by default now.
-
-    Raises:
-        ProtocolError: There is no agent at `address`, or one of another release.
     """
 
     def __init__(self, job: Job, address: str, clock: Clock, *, began_s: float | None = None) -> None:

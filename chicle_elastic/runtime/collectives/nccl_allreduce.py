@@ -115,16 +115,12 @@ class NcclAllReduce:
         torch.mul(torch.as_tensor(vector, device=self._buffer.device), factor, out=self._buffer)
 
     def add_up(self, out: Array, *, is_over: Callable[[], bool]) -> None:
-        """Sum what all members have put; the same bits for every member.
-
-        NCCL leaves "identical copies of the result" with all members (its documentation of ncclAllReduce).
+        """Sum what all members have put; the same bits for every member. NCCL leaves "identical copies of the result"
+        with all members (its documentation of ncclAllReduce). Raises RuntimeError when a member was lost.
 
         Args:
             out: OUT; the sum, ndarray of shape (num_values,), float64.
             is_over: Whether the group is broken; then this ends soon, and the content of `out` is undefined.
-
-        Raises:
-            RuntimeError: A member was lost.
         """
         import torch
 

@@ -75,13 +75,11 @@ class ProcessGroup:
     def connect(
         self, store: Address, *, prefix: str, network: GroupNetwork, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
-        """Connect to all other members, who do the same.
+        """Connect to all other members, who do the same. Raises PeerLostError when a member did not connect, the store
+        is gone, or the group was broken meanwhile.
 
         Args:
             network: Where this member listens, and the secret of the round.
-
-        Raises:
-            PeerLostError: A member did not connect, the store is gone, or the group was broken meanwhile.
         """
         self._require_whole()
         self._network = network
@@ -107,6 +105,7 @@ class ProcessGroup:
         timeout_s: float = CONNECT_DEVICES_S,
     ) -> bool:
         """Connect this member's device to those of all others, who do the same; then `device_sums` is set, or None.
+        Raises PeerLostError when a member was lost, the store is gone, or the group was broken meanwhile.
 
         Args:
             store: Where the store of the round is.
@@ -115,9 +114,6 @@ class ProcessGroup:
         Returns:
             Whether `device_sums` is set, which is so for all members or for none. If it is not, no member should try
             again in a later round.
-
-        Raises:
-            PeerLostError: A member was lost, the store is gone, or the group was broken meanwhile.
         """
         self._require_whole()
         assert self._network is not None
@@ -187,16 +183,13 @@ class ProcessGroup:
         self._do("a broadcast", lambda group: group.broadcast(buffer, root=root))
 
     def all_gather(self, row: Array) -> Array:
-        """Gather the rows of all members.
+        """Gather the rows of all members. Raises PeerLostError when a member was lost, or the group was broken.
 
         Args:
             row: ndarray of shape (n,), float64; finite.
 
         Returns:
             ndarray of shape (size, n), by rank.
-
-        Raises:
-            PeerLostError: A member was lost, or the group was broken.
         """
         rows = np.zeros((self.size, len(row)))
         rows[self.rank] = row

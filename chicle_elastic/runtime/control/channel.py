@@ -71,13 +71,11 @@ class Channel:
         return self._frames.fileno()
 
     def send(self, message: Message, *, fd: int | None = None) -> None:
-        """Send a message; waits while the other side's buffer is full.
+        """Send a message; waits while the other side's buffer is full. Raises ConnectionError when the other side is
+        gone.
 
         Args:
             fd: Descriptor to go with it; the receiver gets its own.
-
-        Raises:
-            ConnectionError: The other side is gone.
         """
         self._frames.send(encode(message), fds=() if fd is None else (fd,))
 
@@ -87,14 +85,11 @@ class Channel:
         return self._frames.wants_to_write
 
     def post(self, message: Message, *, fd: int | None = None) -> None:
-        """Send a message and never wait; an end that uses this does not use `send`.
+        """Send a message and never wait; an end that uses this does not use `send`. Raises NotReadingError when the
+        other side has not read for so long that too much waits for it, ConnectionError when the other side is gone.
 
         Args:
             fd: Descriptor to go with it; the receiver gets its own, and the caller may close this one at once.
-
-        Raises:
-            NotReadingError: The other side has not read for so long that too much waits for it.
-            ConnectionError: The other side is gone.
         """
         self._frames.post(encode(message), fds=() if fd is None else (fd,))
 
@@ -104,13 +99,10 @@ class Channel:
         self._frames.flush()
 
     def receive(self) -> Message | None:
-        """Wait for the next message.
+        """Wait for the next message. Raises ProtocolError when what came is no message.
 
         Returns:
             The message; None when the other side is gone.
-
-        Raises:
-            ProtocolError: What came is no message.
         """
         frame = self._frames.receive()
         if frame is None:
@@ -162,13 +154,11 @@ class Channel:
 
 
 class Listener:
-    """The agent's side: waits for its task. A context manager that closes it.
+    """The agent's side: waits for its task. A context manager that closes it. Raises UsageError when there are no Unix
+    sockets here, or another socket has this address.
 
     Args:
         address: Of the socket, from `new_address`; the task has to know it.
-
-    Raises:
-        UsageError: There are no Unix sockets here, or another socket has this address.
     """
 
     def __init__(self, address: str) -> None:

@@ -168,10 +168,7 @@ class UniTask:
         self._solver.attach(chunks, removed)
 
     def solve(self, model: Array, budget: Budget) -> tuple[Update, float]:
-        """One iteration on the local chunks.
-
-        Returns:
-            The update, and the seconds it took.
+        """One iteration on the local chunks. Returns the update, and the seconds it took.
 
         Raises:
             ContractError: The solver skipped a chunk, read one twice, counted wrong, or returned another shape, or

@@ -17,13 +17,10 @@ SUCCESS = 0
 
 
 class Channel:
-    """For one thread at a time.
+    """For one thread at a time. Raises QueuePairError when the device makes no queue pair.
 
     Args:
         sock: What it is made over; it is silent while the queue pair is waited for, and its end is that of the peer.
-
-    Raises:
-        QueuePairError: The device makes no queue pair.
     """
 
     def __init__(self, sock: socket.socket, device: Device, memory: RegisteredMemory, *, peer: str) -> None:

@@ -121,13 +121,10 @@ def ports_of(context: Any, name: str) -> Iterator[Port]:
 
 
 def choose_port(host: str, device: str | None = None) -> Port:
-    """The port to use.
+    """The port to use. Raises RdmaUnavailableError when no port can be used.
 
     Args:
         device: Name of the device; None to choose among all.
-
-    Raises:
-        RdmaUnavailableError: No port can be used.
     """
     names = [device] if device else device_names()
     ports: list[Port] = []

@@ -47,14 +47,11 @@ class MemoryKey:
 
 
 class Mapped:
-    """Memory of this process that the card may reach.
+    """Memory of this process that the card may reach. Raises CapacityError when this process may not lock that much.
 
     Args:
         fd: Of the file that is mapped; -1 for new memory.
         is_for_peers: Whether they may read it.
-
-    Raises:
-        CapacityError: This process may not lock that much.
     """
 
     def __init__(self, device: Device, size_bytes: int, *, fd: int = -1, is_for_peers: bool = False) -> None:

@@ -83,13 +83,10 @@ class Completion:
 
 
 class QueuePair:
-    """See the top of the module. For one thread at a time.
+    """See the top of the module. For one thread at a time. Raises QueuePairError when the device makes none.
 
     Args:
         device: Whose it is; held until `close`.
-
-    Raises:
-        QueuePairError: The device makes none.
     """
 
     def __init__(self, device: Device) -> None:
