@@ -18,7 +18,7 @@ one process) is in `answers`, so the policies are not needed to fold the events 
 no effect has a secret in it: what agents and tasks prove to each other never reaches the scheduler.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -159,22 +159,6 @@ class RecordedPolicy:
         """The answers since the last time; None for no decision."""
         heard, self._heard = self._heard, []
         return heard
-
-
-class TextSink:
-    """Takes a recording as text, line by line, at once: for simulations and tests."""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-
-    def begin(self, scheduler: Scheduler, *, length: int, state: Mapping[str, Any] | None) -> None:
-        """Of `RecordingSink`."""
-        self._write(header_text(scheduler, length=length, state=state).decode())
-
-    def add(self, scheduler: Scheduler, line: Line) -> None:
-        """Of `RecordingSink`. Raises ValueError when a number in it is not finite, or a value is of another type than
-        the event has."""
-        self._write(line_text(line, is_checked=True).decode())
 
 
 def header_text(

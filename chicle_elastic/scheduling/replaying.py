@@ -24,8 +24,6 @@ from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.scheduling.snapshot import restore
 from chicle_elastic.values import Decision, Observations
 
-OLDEST_VERSION = 2
-PLURAL_LOADS = 5  # from this version on an order to load names all chunks that a node is to load
 _HEADER_BEGIN = '{"format":'
 
 

@@ -9,8 +9,9 @@ import pytest
 from chicle_elastic.cli.main import main
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
-from chicle_elastic.scheduling.recording import Recorder, TextSink
+from chicle_elastic.scheduling.recording import Recorder
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from tests.harness.text_sink import TextSink
 from tests.scheduling.stage import infos
 
 N0 = NodeId("n0")

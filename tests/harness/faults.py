@@ -76,7 +76,9 @@ class Fault:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        fault_points.require_known(self.step)
+        if self.step not in fault_points.FAULT_POINTS:
+            known = ", ".join(sorted(fault_points.FAULT_POINTS))
+            raise UsageError(f"there is no fault point {self.step!r}; the fault points are {known}")
         if self.action not in ACTIONS:
             raise UsageError(f"fault {self.name!r}: there is no action {self.action!r}, only {', '.join(ACTIONS)}")
         if self.action == "drop" and self.step not in DROPPABLE:

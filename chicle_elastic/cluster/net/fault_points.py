@@ -1,14 +1,12 @@
 """Named fault points of the protocol, so that a test can inject a fault at exactly one of them.
 
-`hit("copy.before_commit", chunk=7)` reads one global and does nothing, unless `enable` was called: `testing` does so
+`hit("copy.before_commit", chunk=7)` reads one global and does nothing, unless `enable` was called: the tests do so
 in a process that is to fail. All names are listed here, so that a fault script with an unknown name is refused instead
 of never injecting its fault.
 """
 
 from collections.abc import Callable
 from typing import Any
-
-from chicle_elastic.errors import UsageError
 
 FAULT_POINTS = frozenset(
     {
@@ -56,13 +54,3 @@ def enable(hook: Hook | None) -> None:
     """Call `hook(step, where)` at every fault point from now on, in the thread that reaches it; None ends that."""
     global _hook
     _hook = hook
-
-
-def require_known(step: str) -> None:
-    """Refuse the name of a fault point that no process ever reaches.
-
-    Raises:
-        UsageError: It lists the known names.
-    """
-    if step not in FAULT_POINTS:
-        raise UsageError(f"there is no fault point {step!r}; the fault points are {', '.join(sorted(FAULT_POINTS))}")

@@ -40,13 +40,6 @@ class StoreConnection:
         self._error = ""
         """Words of the last failure; the error itself would hold the frame that has the broken connection."""
         self._retry_s = self._wait_s = 0.0
-        self._unreachable_since_s: float | None = None
-
-    @property
-    def unreachable_s(self) -> float | None:
-        """Seconds since the first of the failures in a row, None after a success."""
-        since_s = self._unreachable_since_s
-        return None if since_s is None else self._clock.now() - since_s
 
     def connect(self, *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Wait for the store to appear, and connect to it. Raises StoreUnreachableError when no store answers there in
@@ -80,7 +73,7 @@ class StoreConnection:
             except StoreUnreachableError as error:
                 self._fail(error)
                 raise
-            self._error, self._wait_s, self._unreachable_since_s = "", 0.0, None
+            self._error, self._wait_s = "", 0.0
             return result
 
     def _connected(self, store: KeyValueClient) -> KeyValueClient:
@@ -90,9 +83,6 @@ class StoreConnection:
         return store
 
     def _fail(self, error: StoreUnreachableError) -> None:
-        now_s = self._clock.now()
         self._store, self._error = None, str(error)  # a client closes itself when it fails
         self._wait_s = min(2 * self._wait_s or RETRY_FIRST_S, RETRY_LAST_S)
-        self._retry_s = now_s + self._wait_s
-        if self._unreachable_since_s is None:
-            self._unreachable_since_s = now_s
+        self._retry_s = self._clock.now() + self._wait_s

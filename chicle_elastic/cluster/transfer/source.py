@@ -98,10 +98,6 @@ class TransferSource:
         if places := self._places.get(node):
             self._tell(node, places.values())
 
-    def lose_target(self, node: NodeId) -> None:
-        """A node is lost: it waits for nothing any more."""
-        self._places.pop(node, None)
-
     def forget(self) -> None:
         """No agent waits for what was said, and the next incarnation begins with new seals."""
         self._places.clear()

@@ -20,8 +20,9 @@ from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, Sim
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 from chicle_elastic.runtime.simulate.work import Cost
 from chicle_elastic.scheduling import events
-from chicle_elastic.scheduling.recording import Recorder, TextSink
+from chicle_elastic.scheduling.recording import Recorder
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from tests.harness.text_sink import TextSink
 from tests.scheduling.stage import infos
 
 RUNS = Path(__file__).with_name("runs")
