@@ -42,8 +42,8 @@ from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.runtime.cluster_task.round import RoundContext
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
-from chicle_elastic.runtime.collectives.network import GroupNetwork
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control.messages import Iterate
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.training import Training

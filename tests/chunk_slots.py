@@ -4,7 +4,7 @@ from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.chunk_store import ChunkStore
-from chicle_elastic.store.slots import SlotAddress
+from chicle_elastic.store.slot_table import SlotAddress
 from chicle_elastic.values import StateVersion
 
 

@@ -327,8 +327,8 @@ class Ledger:
     # Invariants.
 
     def check(self) -> None:
-        """Test every invariant of the ledger, in time proportional to its size. Raises InvariantError when the first
-        one that does not hold, by name."""
+        """Test every invariant of the ledger, in time proportional to its size. Raises InvariantError for the
+        first one that does not hold, by name."""
         freeing: set[tuple[NodeId, ChunkId]] = set()
         owners: dict[ChunkId, NodeId] = {}
         for node, held in self.node_chunks.items():

@@ -29,8 +29,7 @@ from chicle_elastic.chunks import layout
 from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena, check_sizes, format_size
-from chicle_elastic.store.slot_table import SlotEntry, SlotTable
-from chicle_elastic.store.slots import SlotAddress, SlotStats
+from chicle_elastic.store.slot_table import SlotAddress, SlotEntry, SlotStats, SlotTable
 from chicle_elastic.values import StateVersion
 
 DEFAULT_ARENA_BYTES = 64 << 20

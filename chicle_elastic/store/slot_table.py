@@ -14,11 +14,31 @@ scheduler frees a chunk at its source only after the copy at the target is commi
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.store.slots import SlotAddress, SlotStats
 from chicle_elastic.values import StateVersion
+
+
+class SlotAddress(NamedTuple):
+    """Where a chunk lies on its node."""
+
+    arena: int  # number of the arena in its store, from 0
+    slot: int  # number of the slot in its arena, from 0
+
+    def __str__(self) -> str:
+        return f"slot {self.slot} of arena {self.arena}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStats:
+    """How many slots are in which state (see `slot_table`); their sum is `total`."""
+
+    total: int
+    free: int
+    reserved: int
+    used: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@ import pytest
 
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.store.slot_table import SlotTable
-from chicle_elastic.store.slots import SlotAddress
+from chicle_elastic.store.slot_table import SlotAddress, SlotTable
 from chicle_elastic.values import StateVersion
 
 SIZE_BYTES = 64

@@ -27,7 +27,7 @@ from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.store.chunk_store import ChunkStore
-from chicle_elastic.store.slots import SlotAddress
+from chicle_elastic.store.slot_table import SlotAddress
 from chicle_elastic.transports.selector import TransportSelector
 from chicle_elastic.values import StateVersion
 

@@ -1,8 +1,8 @@
 """Parts of chunks on their way to a node, and how a worker thread fetches them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.cluster.net.fault_points import hit
@@ -13,6 +13,26 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.selector import Endpoints, Route, TransportSelector
 from chicle_elastic.values import StateVersion
+
+# Portions are equal in bytes and not in chunks. Rows are worth a thread of their own; states without rows are not, and
+# threads that do little but run Python wait for each other.
+PORTION_BYTES = 16 << 20
+
+_Item = TypeVar("_Item")
+
+
+def portions(items: Sequence[_Item], size_bytes: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """The items in their order, cut so that a portion ends with the item that makes it `PORTION_BYTES` or more."""
+    portion: list[_Item] = []
+    so_far = 0
+    for item in items:
+        portion.append(item)
+        so_far += size_bytes(item)
+        if so_far >= PORTION_BYTES:
+            yield portion
+            portion, so_far = [], 0
+    if portion:
+        yield portion
 
 
 @dataclass(slots=True, eq=False)

@@ -18,8 +18,7 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.peers import Peer
 from chicle_elastic.cluster.transfer.acknowledgements import Acknowledgements
-from chicle_elastic.cluster.transfer.fetcher import Fetch, Fetcher
-from chicle_elastic.cluster.transfer.portions import portions
+from chicle_elastic.cluster.transfer.fetcher import Fetch, Fetcher, portions
 from chicle_elastic.cluster.transfer.protocol import PLACES, Order, Part, Place, Places, number_of, part_of
 from chicle_elastic.cluster.transfer.result_batch import ResultBatch
 from chicle_elastic.errors import ChicleError, ProtocolError

@@ -59,8 +59,8 @@ from chicle_elastic.runtime.cluster_task.round import RoundContext
 from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
 from chicle_elastic.runtime.cluster_task.warmup import warm_up
 from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer, choose_backend, device_of_updates
-from chicle_elastic.runtime.collectives.network import GroupNetwork
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import DEFAULT_POLICIES, Job, Outcome

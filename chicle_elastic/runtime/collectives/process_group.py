@@ -31,9 +31,8 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.collectives.nccl_allreduce import CONNECT_S as CONNECT_DEVICES_S
 from chicle_elastic.runtime.collectives.nccl_allreduce import NcclAllReduce, nccl_group
-from chicle_elastic.runtime.collectives.network import GroupNetwork
 from chicle_elastic.runtime.collectives.signed_store import SignedStore
-from chicle_elastic.runtime.collectives.socket_group import SocketGroup
+from chicle_elastic.runtime.collectives.socket_group import GroupNetwork, SocketGroup
 from chicle_elastic.runtime.collectives.torch_store import torch_store
 from chicle_elastic.transports.key_values import KeyValueClient
 

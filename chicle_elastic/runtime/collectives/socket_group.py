@@ -26,23 +26,41 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import PeerLostError
-from chicle_elastic.runtime.collectives.network import GroupNetwork
 from chicle_elastic.runtime.collectives.signed_store import SignedStore
 from chicle_elastic.transports import addresses
+from chicle_elastic.transports.addresses import PortRange
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.listener import Listener
+from chicle_elastic.transports.node_address import NodeAddress
+from chicle_elastic.transports.secret import JobSecret
 
 PURPOSE = "sums"
 SMALL_BYTES = 1 << 14  # of a buffer that goes to all others as a whole
 MOST_DIALS = 16  # members that are connected to at the same time
 SLICE_S = 0.05  # how long to wait for a connection until looking whether the group is broken
 SOCKET_BUFFER_BYTES = 1 << 20  # asked for; the kernel gives at most net.core.wmem_max and rmem_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNetwork:
+    """Where this member listens, and how the members of the round recognise each other."""
+
+    address: NodeAddress  # of this node
+    # of this round, the same for all its members and derived from the job's; tasks do not know that one
+    secret: JobSecret = field(repr=False)
+
+    @classmethod
+    def of(cls, *, bind: str, advertise: str, first_port: int = 0, last_port: int = 0, key: str) -> "GroupNetwork":
+        """From the values of a message; `key` is the secret of the round in hex digits."""
+        address = NodeAddress(bind=bind, advertise=advertise, ports=PortRange(first_port, last_port))
+        return cls(address=address, secret=JobSecret(bytes.fromhex(key)))
 
 
 class SocketGroup:

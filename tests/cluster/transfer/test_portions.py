@@ -1,6 +1,6 @@
 """Portions of what is fetched from one node."""
 
-from chicle_elastic.cluster.transfer.portions import PORTION_BYTES, portions
+from chicle_elastic.cluster.transfer.fetcher import PORTION_BYTES, portions
 
 
 def test_small_things_travel_together_and_large_ones_apart() -> None:

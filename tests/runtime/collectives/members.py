@@ -22,7 +22,7 @@ MEMBER = """
 import os, sys, threading, time, zlib
 import numpy as np
 from chicle_elastic.errors import PeerLostError
-from chicle_elastic.runtime.collectives.network import GroupNetwork
+from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 
 rank, size, port = map(int, sys.argv[1:4])
