@@ -4,19 +4,18 @@ Every agent writes every iteration that its task was in, so each is told once, w
 grow while they are read, and members come and go: `read` goes on where it was.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.cluster.net.event_file import SUFFIX
+from chicle_elastic.cluster.net.event_file import SUFFIX, EventTail
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 
 NODES = "nodes"
 GAP_S = 3.0  # an iteration that is missing is waited for so long: its agent writes a moment later, or was killed before
-KINDS = (b'"kind":"iteration"', b'"kind":"transition"', b'"kind":"whole"')
+KINDS = ("iteration", "transition", "whole")
 _TRANSITION = tuple(field.name for field in fields(Transition))
 
 
@@ -39,7 +38,7 @@ class JobProgress:
         self.last: IterationRecord | None = None  # the last iteration; None before the first one
         self._folder = job / NODES
         self._on_iteration, self._on_transition = on_iteration, on_transition
-        self._places: dict[Path, tuple[int, int]] = {}
+        self._tails: dict[str, EventTail] = {}
         self._early: dict[int, IterationRecord] = {}
         self._early_s = 0.0
         self._began_s: float | None = None
@@ -48,25 +47,11 @@ class JobProgress:
     def read(self, *, is_over: bool = False) -> None:
         """Read what is new, and call for it. Raises OSError when the folder cannot be read."""
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            for line in self._new_lines(path):
-                if any(kind in line for kind in KINDS):
-                    self._hear(json.loads(line))
+            node = path.name.removesuffix(SUFFIX)
+            for event in self._tails.setdefault(node, EventTail(self._folder, node)).read():
+                if event["kind"] in KINDS:
+                    self._hear(event)
         self._tell_early(is_over=is_over)
-
-    def _new_lines(self, path: Path) -> list[bytes]:
-        """Whole lines that were not read yet; a file that was rotated is read from its begin."""
-        try:
-            with path.open("rb") as file:
-                inode = path.stat().st_ino
-                known, offset = self._places.get(path, (inode, 0))
-                file.seek(offset if known == inode else 0)
-                offset = file.tell()
-                content = file.read()
-        except FileNotFoundError:  # it is being rotated
-            return []
-        end = content.rfind(b"\n") + 1
-        self._places[path] = inode, offset + end
-        return content[:end].splitlines()
 
     def _hear(self, event: Mapping[str, Any]) -> None:
         if self._began_s is None:
