@@ -75,14 +75,9 @@ class Settings:
         )
 
     def kernel_cache_dir(self) -> Path:
-        """A folder that exists and can be written, for compiled kernels.
-
-        It lies in `cache_dir`; where that cannot be written (a read-only home), in a folder under the system's
-        temporary one that only this user can read or write.
-
-        Raises:
-            OSError: No folder can be written: kernels have to be compiled without a cache.
-        """
+        """A folder that exists and can be written, for compiled kernels. It lies in `cache_dir`; where that cannot be
+        written (a read-only home), in a folder under the system's temporary one that only this user can read or write.
+        Raises OSError when no folder can be written: kernels have to be compiled without a cache."""
         if self.cache_dir is not None and _can_write(kernels := self.cache_dir / "kernels"):
             return kernels
         shared = Path(tempfile.gettempdir()) / f"chicle-cache-{_user_tag()}"

@@ -57,12 +57,8 @@ class KubernetesApi:
             ) from error
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Call it; returns what it answers.
-
-        Raises:
-            UsageError: It refuses: no right, no such object.
-            PeerLostError: It does not answer, or not in its way.
-        """
+        """Call it; returns what it answers. Raises UsageError when it refuses: no right, no such object. Raises
+        PeerLostError when it does not answer, or not in its way."""
         headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"

@@ -281,21 +281,15 @@ def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> 
 
 
 def verify(buffer: Buffer, *, where: str) -> StateVersion:
-    """Check that a whole chunk is what its owner sealed. Returns the version of its state.
-
-    Raises:
-        ChunkCorruptError: It is not; the message has `where`, the chunk and the damaged part.
-    """
+    """Check that a whole chunk is what its owner sealed. Returns the version of its state. Raises ChunkCorruptError
+    when it is not; the message has `where`, the chunk and the damaged part."""
     verify_immutable(buffer, where=where)
     return verify_state(buffer, where=where)
 
 
 def verify_immutable(buffer: Buffer, *, where: str) -> Header:
-    """Check header, checksum and CSR structure of the immutable part; what follows it need not be there.
-
-    Raises:
-        ChunkCorruptError: They are wrong; the message has `where`, the chunk and the damaged part.
-    """
+    """Check header, checksum and CSR structure of the immutable part; what follows it need not be there. Raises
+    ChunkCorruptError when they are wrong; the message has `where`, the chunk and the damaged part."""
     content = bytes_of(buffer)
     header = read_header(content, where=where)
     where = f"{where}: chunk {header.chunk_id}"

@@ -105,11 +105,8 @@ class UrlPath:
             raise UnreachablePlaceError(f"{self.url} cannot be written: there is no such bucket ({error})") from error
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file.
-
-        Raises:
-            FileNotFoundError: There is none, where that is not `missing_ok`; an object store does not say so.
-        """
+        """Remove the file. Raises FileNotFoundError when there is none, where that is not `missing_ok`; an object store
+        does not say so."""
         try:
             self._ask(lambda: self.file_system.rm_file(self.path), "cannot be removed")
         except FileNotFoundError:

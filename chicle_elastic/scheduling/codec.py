@@ -43,15 +43,12 @@ _Step: TypeAlias = Callable[[Any], Any]
 
 
 def encode(value: Any, kind: Any = None, *, is_checked: bool = False, is_finite: bool = False) -> bytes:
-    """A value as JSON text.
+    """A value as JSON text. Raises TypeError when there is something in it that messages have no place for, ValueError
+    when there is a number in it that is not finite; with `is_checked` also for a value of another type.
 
     Args:
         is_checked: Make sure that it can be read again, which costs as much as to write it.
         is_finite: The caller knows that all numbers in it are finite, because it was written before (`to_raw`).
-
-    Raises:
-        TypeError: There is something in it that messages have no place for.
-        ValueError: There is a number in it that is not finite; with `is_checked` also for a value of another type.
     """
     kind = type(value) if kind is None else kind
     dump = _form(kind).dump
@@ -65,11 +62,8 @@ def encode(value: Any, kind: Any = None, *, is_checked: bool = False, is_finite:
 
 
 def decode(text: bytes | str, kind: Any) -> Any:
-    """The value in JSON text.
-
-    Raises:
-        ProtocolError: It is no JSON, or a field in it is missing, unknown or not of its type; the message says which.
-    """
+    """The value in JSON text. Raises ProtocolError when it is no JSON, or a field in it is missing, unknown or not of
+    its type; the message says which."""
     load = _form(kind).load
     try:
         twin = _decoder(kind).decode(text)

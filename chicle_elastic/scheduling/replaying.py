@@ -62,12 +62,8 @@ class Replay:
         self._release = ""
 
     def __iter__(self) -> Iterator[Step]:
-        """Every entry in its order.
-
-        Raises:
-            ProtocolError: A line cannot be read; the message has file, line and reason.
-            OSError: The file cannot be read.
-        """
+        """Every entry in its order. Raises ProtocolError when a line cannot be read; the message has file, line and
+        reason. Raises OSError when the file cannot be read."""
         with ExitStack() as stack:
             lines: Iterable[str]
             if isinstance(self._recording, str | Path):
@@ -174,13 +170,11 @@ class Replay:
 def replay(
     recording: Path | str | Iterable[str], policies: Sequence[DecidingPolicy] = (), *, name: str = "recording"
 ) -> Iterator[tuple[Event, list[Effect]]]:
-    """Fold a recording again; arguments as in `Replay`.
+    """Fold a recording again; arguments as in `Replay`. Raises ProtocolError when the recording cannot be read, or an
+    effect is another one now; the message names the line.
 
     Yields:
         Every event with the effects that it has now, which are those that it had then.
-
-    Raises:
-        ProtocolError: The recording cannot be read, or an effect is another one now; the message names the line.
     """
     for step in Replay(recording, policies, name=name):
         if step.difference is not None:

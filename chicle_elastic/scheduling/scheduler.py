@@ -155,16 +155,14 @@ class Scheduler:
         return self._boundary.flaw(proposal)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
-        """Learn an event.
+        """Learn an event. Raises ProtocolError when the event is one that a correct shell can never send; nothing has
+        changed.
 
         Args:
             now: Seconds on a monotonic clock; only reports of durations depend on it.
 
         Returns:
             What to do, in this order.
-
-        Raises:
-            ProtocolError: The event is one that a correct shell can never send; nothing has changed.
         """
         self._now = now
         self._effects.clear()

@@ -183,13 +183,11 @@ class ChunkStore:
         return entry.address, layout.read_header(content, where=str(entry.address)).immutable_bytes
 
     def advance(self, version: StateVersion, chunks: Iterable[ChunkId]) -> None:
-        """The state of these chunks contains `version`, as the scheduler's ledger knows.
+        """The state of these chunks contains `version`, as the scheduler's ledger knows. Raises UsageError when a chunk
+        is newer than that, or not here; no version is changed.
 
         Args:
             chunks: Have to be here.
-
-        Raises:
-            UsageError: A chunk is newer than that, or not here; no version is changed.
         """
         with self._lock:
             self._book.advance(version, chunks)
@@ -221,11 +219,8 @@ class ChunkStore:
         return entry.address, entry.size_bytes
 
     def free(self, chunk_id: ChunkId) -> None:
-        """Give up a chunk or a reservation.
-
-        Raises:
-            UsageError: The chunk is not here; it was freed before, or never came.
-        """
+        """Give up a chunk or a reservation. Raises UsageError when the chunk is not here; it was freed before, or never
+        came."""
         with self._lock:
             self._book.free(chunk_id)
 

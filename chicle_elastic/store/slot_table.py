@@ -145,11 +145,8 @@ class SlotTable:
         return self._entries[chunk_id]
 
     def advance(self, version: StateVersion, chunks: Iterable[ChunkId]) -> None:
-        """Raise committed chunks to `version`.
-
-        Raises:
-            UsageError: A chunk is newer than that, or not committed; no version is changed.
-        """
+        """Raise committed chunks to `version`. Raises UsageError when a chunk is newer than that, or not committed; no
+        version is changed."""
         held = {chunk_id: self.committed(chunk_id)[1] for chunk_id in chunks}
         for chunk_id, old in held.items():
             if old > version:

@@ -71,14 +71,9 @@ class Link:
             self._flush()
 
     def receive(self) -> list[Any]:
-        """All messages that are here. Never waits.
-
-        What came before the end of a connection is returned first; the next call raises.
-
-        Raises:
-            PeerLostError: The peer closed the link, or died.
-            ProtocolError: The peer broke the protocol; close the link.
-        """
+        """All messages that are here. Never waits. What came before the end of a connection is returned first; the next
+        call raises. Raises PeerLostError when the peer closed the link, or died, ProtocolError when the peer broke the
+        protocol; close the link."""
         while self._lost is None:
             try:
                 data = self._sock.recv(READ_BYTES)

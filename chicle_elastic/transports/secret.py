@@ -93,10 +93,8 @@ class JobSecret:
         """Read a secret from a file that no other user can read.
 
         That is mode 0600 or 0400, owned by this user or by root; or 0640 or 0440 as well, when its group is one of this
-        process (as Kubernetes mounts a Secret for a pod with an fsGroup).
-
-        Raises:
-            UsageError: The file is missing, others could read it, or it holds no secret. Its content is never shown.
+        process (as Kubernetes mounts a Secret for a pod with an fsGroup). Raises UsageError when the file is missing,
+        others could read it, or it holds no secret. Its content is never shown.
         """
         try:
             with open(path, "rb") as file:
@@ -112,11 +110,8 @@ class JobSecret:
 
     @classmethod
     def from_text(cls, text: str, *, where: str) -> "JobSecret":
-        """The secret that a file or a variable holds.
-
-        Raises:
-            UsageError: It is no secret. The text is never shown.
-        """
+        """The secret that a file or a variable holds. Raises UsageError when it is no secret. The text is never
+        shown."""
         try:
             key = bytes.fromhex(text.strip())
         except ValueError:

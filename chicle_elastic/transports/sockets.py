@@ -90,7 +90,8 @@ class Transport:
     def fetch_each(
         self, address: str, pulls: Sequence[Pull], *, timeout_s: float = FETCH_TIMEOUT_S
     ) -> Iterator[tuple[Pull, Exception | None]]:
-        """Copy several regions of a peer, one after the other; they are asked for ahead, so that no wire idles.
+        """Copy several regions of a peer, one after the other; they are asked for ahead, so that no wire idles. Raises
+        UsageError when a buffer does not go with its region; nothing was fetched.
 
         Args:
             pulls: What to copy, and where to.
@@ -98,9 +99,6 @@ class Transport:
         Yields:
             Every pull, in order, once all of its bytes are there: with None, or with the error that `fetch` would
             raise. When the peer is lost, the pulls that remain all end with that error.
-
-        Raises:
-            UsageError: A buffer does not go with its region; nothing was fetched.
         """
         for pull in pulls:
             pull.require_fit()
@@ -159,11 +157,8 @@ class Transport:
         raise NotImplementedError
 
     def _answer(self, sock: socket.socket, content: Any, deadline: Deadline, *, peer: str) -> None:
-        """Answer a request with these JSON values.
-
-        Raises:
-            ProtocolError: There is no such region; nothing was sent.
-        """
+        """Answer a request with these JSON values. Raises ProtocolError when there is no such region; nothing was
+        sent."""
         raise NotImplementedError
 
     def _connect(self, address: str, deadline: Deadline) -> socket.socket:

@@ -152,11 +152,8 @@ class FramedSocket:
                 self._num_unsent_bytes += len(frame) - sent
 
     def flush(self) -> None:
-        """Send what waits, as far as the kernel takes it. Never waits.
-
-        Raises:
-            ConnectionError: The peer is gone; nothing waits any more.
-        """
+        """Send what waits, as far as the kernel takes it. Never waits. Raises ConnectionError when the peer is gone;
+        nothing waits any more."""
         with self._send_lock:
             try:
                 while self._unsent:

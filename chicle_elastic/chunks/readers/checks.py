@@ -11,11 +11,8 @@ LARGEST_EXACT = 2**53  # from here on whole numbers share a float64 with others
 
 
 def checked_rows(block: Block, dtype: str) -> Rows:
-    """The rows of a block as `dtype`, one of `VALUE_DTYPES`, C-contiguous.
-
-    Raises:
-        DataError: A value is NaN or infinite, or does not fit `dtype`; the message has file, line or row, and column.
-    """
+    """The rows of a block as `dtype`, one of `VALUE_DTYPES`, C-contiguous. Raises DataError when a value is NaN or
+    infinite, or does not fit `dtype`; the message has file, line or row, and column."""
     target = dtype_of(dtype)
     values = as_floats(block.values)
     if values.dtype.kind == "f":

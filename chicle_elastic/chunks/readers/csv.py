@@ -73,12 +73,8 @@ class _Row:
 
 
 def read_csv(path: Path, options: ReadOptions) -> Iterator[Block]:
-    """Read a CSV file, plain or compressed.
-
-    Raises:
-        NoSamplesError: No line holds a sample.
-        DataError: A line has a missing or extra field, or one that is not a number; the message has file, line, field.
-    """
+    """Read a CSV file, plain or compressed. Raises NoSamplesError when no line holds a sample, DataError when a line
+    has a missing or extra field, or one that is not a number; the message has file, line, field."""
     delimiter = options.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
     blocks = line_blocks(path, block_bytes=options.block_bytes)
     first = next(blocks, None)
@@ -191,14 +187,9 @@ def _rows(lines: LineBlock, path: Path, delimiter: str) -> Iterator[_Row]:
 
 
 def _has_header(rows: Sequence[_Row], path: Path, options: ReadOptions) -> tuple[bool, str]:
-    """Decide whether the first line of a file holds names, and say so in words.
-
-    It does where it holds the names of the first file, or one that is asked for, or no number among the features. A
-    line of numbers and texts is a sample with a fault, which must not be dropped.
-
-    Raises:
-        UsageError: The line may be both: numbers for names.
-    """
+    """Decide whether the first line of a file holds names, and say so in words. It does where it holds the names of the
+    first file, or one that is asked for, or no number among the features. A line of numbers and texts is a sample with
+    a fault, which must not be dropped. Raises UsageError when the line may be both: numbers for names."""
     first, line = rows[0].fields, rows[0].number
     yes = True, f"names in line {line}"
     no = False, f"no names, line {line} is a sample"

@@ -62,11 +62,9 @@ _SNIFF_LINES = 20
 def detect_format(path: Path) -> Format:
     """The format of `path` by its first bytes, and for text by its name and first lines.
 
-    Raises:
-        NoSamplesError: The file is empty.
-        DataError: The file is of a kind that is known, and not read.
-        UsageError: The format cannot be told; also for a pipe, whose first bytes can be read only once.
-        OSError: The file cannot be opened.
+    Raises NoSamplesError when the file is empty. Raises DataError when the file is of a kind that is known, and not
+    read. Raises UsageError when the format cannot be told; also for a pipe, whose first bytes can be read only once.
+    Raises OSError when the file cannot be opened.
     """
     if path.is_dir():
         raise UsageError(f"{path}: is a folder; name the files to convert")

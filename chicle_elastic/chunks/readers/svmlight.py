@@ -54,11 +54,8 @@ class IndexRange:
 
 
 def read_svmlight(path: Path, options: ReadOptions) -> Iterator[Block]:
-    """Read an svmlight file (plain, gzip, bzip2).
-
-    Raises:
-        DataError: A line is not of the format; the message has file, line, token and what to do.
-    """
+    """Read an svmlight file (plain, gzip, bzip2). Raises DataError when a line is not of the format; the message has
+    file, line, token and what to do."""
     zero_based = (
         has_zero_index(path, block_bytes=options.block_bytes) if options.zero_based is None else (options.zero_based)
     )

@@ -36,14 +36,12 @@ class PlacementCheck:
     def check(
         self, pages: Sequence[LedgerPage], *, version: StateVersion, ledger: Ledger, is_interrupted: bool
     ) -> None:
-        """Compare the pages of a merged iteration with the ledger as it was during that iteration.
+        """Compare the pages of a merged iteration with the ledger as it was during that iteration. Raises ContractError
+        when they differ; the message names task, chunk and iteration.
 
         Args:
             ledger: The scheduler's ledger, before this iteration is counted in it.
             is_interrupted: An agent told the task to end this iteration early, so it may have left rows unread.
-
-        Raises:
-            ContractError: They differ; the message names task, chunk and iteration.
         """
         iteration = version.iteration
         owned = ledger.node_chunks[self._node].owned if self._node in ledger.node_chunks else {}

@@ -212,11 +212,8 @@ class Log:
         }
 
     def install(self, data: Any) -> None:
-        """Replace this log by the snapshot of another one.
-
-        Raises:
-            ProtocolError: The data is not a snapshot, or one of another release or job; this log is unchanged.
-        """
+        """Replace this log by the snapshot of another one. Raises ProtocolError when the data is not a snapshot, or one
+        of another release or job; this log is unchanged."""
         if not isinstance(data, dict) or data.get("version") != STATE_VERSION:
             found = data.get("version") if isinstance(data, dict) else None
             raise ProtocolError(

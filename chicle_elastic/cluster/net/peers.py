@@ -94,11 +94,8 @@ class PeerCallbacks(Protocol):
         ...
 
     def peer_says(self, peer: Peer, message: dict[str, Any]) -> None:
-        """A peer has sent a message; its field `kind` says of which kind.
-
-        Raises:
-            ProtocolError: The message is malformed; the link is closed.
-        """
+        """A peer has sent a message; its field `kind` says of which kind. Raises ProtocolError when the message is
+        malformed; the link is closed."""
         ...
 
     def refused(self, who: str, reason: str) -> None:

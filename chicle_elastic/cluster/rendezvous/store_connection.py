@@ -48,19 +48,13 @@ class StoreConnection:
             self._connected(connect_store(self.endpoint, timeout_s=timeout_s))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
-        """See `KeyValueClient.compare_set`.
-
-        Raises:
-            StoreUnreachableError: The store does not answer. Whether it has executed the operation is not known.
-        """
+        """See `KeyValueClient.compare_set`. Raises StoreUnreachableError when the store does not answer. Whether it has
+        executed the operation is not known."""
         return self.call(lambda store: store.compare_set(key, expected, desired))
 
     def call(self, operation: Callable[[KeyValueClient], T]) -> T:
-        """Perform an operation, which must not wait for other processes.
-
-        Raises:
-            StoreUnreachableError: The store does not answer. Whether it has executed the operation is not known.
-        """
+        """Perform an operation, which must not wait for other processes. Raises StoreUnreachableError when the store
+        does not answer. Whether it has executed the operation is not known."""
         with self._lock:
             if self._error and self._clock.now() < self._retry_s:
                 raise StoreUnreachableError(self._error)

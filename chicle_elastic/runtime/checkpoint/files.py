@@ -92,11 +92,7 @@ def parse_entries(path: Place, content: Any) -> dict[str, dict[str, Any]]:
 
 
 def parse_json(path: Place, content: bytes) -> Any:
-    """JSON values from bytes.
-
-    Raises:
-        DataError: They are not JSON; the message names the file.
-    """
+    """JSON values from bytes. Raises DataError when they are not JSON; the message names the file."""
     try:
         return json.loads(content)
     except ValueError as error:

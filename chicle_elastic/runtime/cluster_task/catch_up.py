@@ -59,7 +59,8 @@ def gather(group: ProcessGroup, own: TaskPosition) -> list[TaskPosition]:
 
 
 def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPosition], elapsed_s: float) -> float:
-    """Bring all members to the position of the farthest. All members call it.
+    """Bring all members to the position of the farthest. All members call it. Raises PeerLostError when a member was
+    lost; the training is as before.
 
     Args:
         training: Of this task; changed in place if this task is behind.
@@ -68,9 +69,6 @@ def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPo
 
     Returns:
         Seconds since the start of the job, as the farthest member has it.
-
-    Raises:
-        PeerLostError: A member was lost; the training is as before.
     """
     progresses = [position.progress for position in positions]
     newest = max(progresses)

@@ -95,11 +95,7 @@ class RoundContext:
         total["rows"][self.rank] = self._task.num_rows
 
     def add_up(self, *, has_vote: bool) -> None:
-        """Sum the parts of all tasks.
-
-        Raises:
-            PeerLostError: A member was lost; the model is unchanged.
-        """
+        """Sum the parts of all tasks. Raises PeerLostError when a member was lost; the model is unchanged."""
         self._sum["votes"][0] = has_vote
         if self._group.device_sums is None:
             self._all_reduce(self._sum)
@@ -149,11 +145,8 @@ class RoundContext:
     # Between iterations.
 
     def recover(self) -> None:
-        """Make the model consistent with the state of all tasks, after a loss or an aborted iteration.
-
-        Raises:
-            PeerLostError: A member was lost; the model is as before.
-        """
+        """Make the model consistent with the state of all tasks, after a loss or an aborted iteration. Raises
+        PeerLostError when a member was lost; the model is as before."""
         contribution = np.zeros(len(self._training.model))
         if self._task.num_chunks:
             contribution += self._task.recover(self._training.model)

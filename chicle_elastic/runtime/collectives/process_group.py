@@ -142,13 +142,11 @@ class ProcessGroup:
         return False
 
     def add_up_on_devices(self, out: Array) -> None:
-        """Sum what all members have put into `device_sums`; the same bits for every member.
+        """Sum what all members have put into `device_sums`; the same bits for every member. Raises PeerLostError when a
+        member was lost, or the group was broken; the content of `out` is undefined.
 
         Args:
             out: OUT; the sum, ndarray of shape (num_values,), float64, C-contiguous.
-
-        Raises:
-            PeerLostError: A member was lost, or the group was broken; the content of `out` is undefined.
         """
         assert self._nccl_allreduce is not None
         self._require_whole()
@@ -160,24 +158,20 @@ class ProcessGroup:
         self._require_whole()
 
     def all_reduce(self, buffer: Array) -> None:
-        """Replace `buffer` by the sum of the members' buffers, in place; the same bits for every member.
+        """Replace `buffer` by the sum of the members' buffers, in place; the same bits for every member. Raises
+        PeerLostError when a member was lost, or the group was broken; the content of `buffer` is undefined.
 
         Args:
             buffer: ndarray of shape (n,), float64, C-contiguous; the same n for every member.
-
-        Raises:
-            PeerLostError: A member was lost, or the group was broken; the content of `buffer` is undefined.
         """
         self._do("an all-reduce", lambda group: group.all_reduce(buffer))
 
     def broadcast(self, buffer: Array, *, root: int) -> None:
-        """Replace `buffer` by that of the member `root`, in place.
+        """Replace `buffer` by that of the member `root`, in place. Raises PeerLostError when a member was lost, or the
+        group was broken; the content of `buffer` is undefined.
 
         Args:
             buffer: ndarray of shape (n,), float64, float32 or uint8, C-contiguous; the same for every member.
-
-        Raises:
-            PeerLostError: A member was lost, or the group was broken; the content of `buffer` is undefined.
         """
         self._do("a broadcast", lambda group: group.broadcast(buffer, root=root))
 

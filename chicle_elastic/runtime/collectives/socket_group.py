@@ -133,13 +133,11 @@ class SocketGroup:
         return cls(rank, peers)
 
     def all_reduce(self, buffer: Array) -> None:
-        """Replace `buffer` by the sum of the members' buffers, in place; the same bits for every member.
+        """Replace `buffer` by the sum of the members' buffers, in place; the same bits for every member. Raises OSError
+        when a member is gone, or the connections were shut down; the content of `buffer` is undefined.
 
         Args:
             buffer: ndarray of shape (n,), float64, C-contiguous; the same n for every member.
-
-        Raises:
-            OSError: A member is gone, or the connections were shut down; the content of `buffer` is undefined.
         """
         if buffer.nbytes <= SMALL_BYTES:
             self._add_up_small(buffer)

@@ -17,14 +17,11 @@ def encode(message: Message) -> bytes:
 
 
 def decode(text: bytes, known: Any) -> Message:
-    """The message in JSON text.
+    """The message in JSON text. Raises ProtocolError when it is no such message, and the text says which part is wrong;
+    or the other side has another version.
 
     Args:
         known: `TaskMessage` or `AgentMessage`: what the other side may say.
-
-    Raises:
-        ProtocolError: It is no such message, and the text says which part is wrong; or the other side has another
-            version.
     """
     try:
         message: Message = codec.decode(text, known)

@@ -245,11 +245,8 @@ class Scenario:
 
     @classmethod
     def read(cls, path: str | Path) -> "Scenario":
-        """Read a TOML file.
-
-        Raises:
-            UsageError: It cannot be read, or contradicts itself; with file, line and key.
-        """
+        """Read a TOML file. Raises UsageError when it cannot be read, or contradicts itself; with file, line and
+        key."""
         path = Path(path)
         text = read_text(path, "scenario")
         try:

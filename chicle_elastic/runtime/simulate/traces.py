@@ -30,7 +30,7 @@ Step = tuple[float, ...]  # (second, nodes) or (second, nodes, price)
 
 
 def read_trace(path: Path, *, unit: str = "s", from_s: float = 0.0) -> list[Step]:
-    """Read a trace.
+    """Read a trace. Raises UsageError when it cannot be read, or a line cannot be; with file and line.
 
     Args:
         unit: Of the first column of counts, "s" or "ms"; the other formats have one of their own.
@@ -38,9 +38,6 @@ def read_trace(path: Path, *, unit: str = "s", from_s: float = 0.0) -> list[Step
 
     Returns:
         Steps in the order of time, from the beginning of the job on.
-
-    Raises:
-        UsageError: It cannot be read, or a line cannot be; with file and line.
     """
     text = read_text(path, "trace")
     lines = [

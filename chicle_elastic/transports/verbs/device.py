@@ -45,11 +45,8 @@ class Port:
 
 
 def device_names() -> list[str]:
-    """Names of the devices that can be opened by this process, as far as the library knows.
-
-    Raises:
-        RdmaUnavailableError: There is none; the message says what is missing.
-    """
+    """Names of the devices that can be opened by this process, as far as the library knows. Raises RdmaUnavailableError
+    when there is none; the message says what is missing."""
     verbs = load()
     try:
         names = [device.name.decode() for device in verbs.get_device_list()]

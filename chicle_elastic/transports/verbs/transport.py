@@ -56,12 +56,8 @@ class VerbsTransport(Transport):
         _log.info("%s uses %s port %d at %s for RDMA", name, self.port.device, self.port.number, self.port.gid)
 
     def register(self, memory: Memory) -> int:
-        """See `Transport`. The pages are locked, and this process stands still until they are.
-
-        Raises:
-            CapacityError: This process may not lock that much. The arena has a number, and peers are told why it
-                cannot be read.
-        """
+        """See `Transport`. The pages are locked, and this process stands still until they are. Raises CapacityError
+        when this process may not lock that much. The arena has a number, and peers are told why it cannot be read."""
         return self._memory.add(memory)
 
     def place_of(self, view: memoryview) -> tuple[int, int] | None:
