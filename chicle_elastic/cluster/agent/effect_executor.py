@@ -19,8 +19,8 @@ from chicle_elastic.cluster.agent.placement_check import PlacementCheck
 from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.agent.transitions import TransitionTimes
 from chicle_elastic.cluster.consensus.entries import Ended
-from chicle_elastic.cluster.consensus.event_log import EventLog
 from chicle_elastic.cluster.consensus.messages import Folded
+from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
@@ -102,7 +102,7 @@ class EffectExecutor:
         loop: EventLoop,
         *,
         node: NodeId,
-        log: EventLog,
+        log: ReplicatedLog,
         memory: ChunkManager,
         host: Host,
         event_file: EventFile,

@@ -1,9 +1,9 @@
 """The replicated event log: every agent holds the same sequence of events, and one leader at a time extends it.
 
-In: events of this node (`event_log.EventLog.append`), messages of other replicas, the signed value in the store that
+In: events of this node (`ReplicatedLog.append`), messages of other replicas, the signed value in the store that
 names the leader.
-Out: entries in their order for the subscribers; messages to other replicas; elections. The agent uses `event_log`;
-`replicated_log` performs in its loop what `replica` decides.
+Out: entries in their order for the subscribers; messages to other replicas; elections. The agent uses `replicated_log`,
+which performs in its loop what `replica` decides.
 It may not know: sockets, tasks, arenas, what an entry means. `replica` and all that it imports are pure.
 
 Theory of operation. At any time one agent is the leader. It sequences events and sends them to all followers; every

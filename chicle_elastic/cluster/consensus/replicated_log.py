@@ -1,4 +1,8 @@
-"""The shell of a replica: an `EventLog` that performs the replica's actions in the loop of the agent.
+"""The log as an agent has it: the shell of a replica, which performs the replica's actions in the loop of the agent.
+
+Events go in at one end (`append`), and come out in one order at every agent (`subscribe`). A boundary must not wait for
+a round trip: the end of an iteration is known to all members by their all-reduce, so each agent appends it by itself
+(`iteration_ended`) instead of proposing it, and says so when it cannot (`iteration_broke`).
 
 Messages to other agents are sent at the end of a turn of the loop, those to one agent together: what came in one turn
 is given its places together. Terms are asked for through the `LogHost`, which answers with `claimed`, `refused` or
@@ -54,7 +58,7 @@ class LogHost(Protocol):
 
 
 class ReplicatedLog:
-    """An `EventLog`; see the top of the module. Everything is called in the loop."""
+    """See the top of the module. Everything is called in the loop."""
 
     def __init__(
         self,
@@ -75,31 +79,36 @@ class ReplicatedLog:
         self._snapshot: LogSnapshot | None = None
         self._sink: RecordingSink | None = None
 
-    # As an `EventLog`.
-
     @property
     def scheduler(self) -> Scheduler:
-        """Of `EventLog`."""
+        """Has folded all entries; to be read only, and not to be kept: another incarnation has another one."""
         return self._replica.log.scheduler
 
     def append(self, event: Event) -> None:
-        """Of `EventLog`."""
+        """Something happened on this node: propose it. It comes to the subscribers when it has its place, behind all
+        that this node appended before; it is kept and proposed again until then, also when the leader changes. It is
+        lost only with this incarnation."""
         self._act(self._replica.propose(event, now=self._loop.now()))
 
     def iteration_ended(self, ended: Ended, *, votes: int, goes_on: bool = False) -> None:
-        """Of `EventLog`."""
+        """The own task has merged an iteration: append its end without asking, unless a task has voted for a stop.
+
+        Args:
+            votes: Tasks that voted for a stop, the same number everywhere; the leader gives the end its place then.
+        """
         self._act(self._replica.iteration_ended(ended, votes=votes, now=self._loop.now(), goes_on=goes_on))
 
     def iteration_broke(self, round: int, iteration: int, reason: str, *, merged: Ended | None = None) -> None:
-        """Of `EventLog`."""
+        """The own task cannot end an iteration with the others; `merged` if it got as far as the merge."""
         self._act(self._replica.iteration_broke(round, iteration, reason, now=self._loop.now(), merged=merged))
 
     def subscribe(self, subscriber: LogSubscriber) -> None:
-        """Of `EventLog`."""
+        """Tell it of every entry from now on, in order, and after those that subscribed before it."""
         self._subscribers.append(subscriber)
 
     def snapshot(self) -> LogSnapshot:
-        """Of `EventLog`. Made once per change: an agent looks several times while it performs what an entry ordered."""
+        """What all entries so far have come to. Made once per change: an agent looks several times while it performs
+        what an entry ordered."""
         if self._snapshot is None:
             self._snapshot = self._take_snapshot()
         return self._snapshot

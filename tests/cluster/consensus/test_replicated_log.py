@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from chicle_elastic.cluster.consensus.entries import Entry
-from chicle_elastic.cluster.consensus.event_log import EventLog
 from chicle_elastic.cluster.consensus.messages import Append, Claim, Folded, LogPosition, Message, Messages
 from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
 from chicle_elastic.cluster.net.event_loop import EventLoop
@@ -217,10 +216,9 @@ def test_subscribers_are_told_in_the_order_in_which_they_came(loop: EventLoop, a
     lead.log.append(events.ChunksDeclared(chunks=CHUNKS))
     settle(loop)
     late = Late(lead)
-    log: EventLog = lead.log
-    log.subscribe(late)
+    lead.log.subscribe(late)
     for event in (events.NodeJoined(node=A), events.LeaveNoticed(node=A)):
-        log.append(event)
+        lead.log.append(event)
     settle(loop)
     assert late.seen == [(events.NodeJoined(node=A), 2), (events.LeaveNoticed(node=A), 3)]
 
