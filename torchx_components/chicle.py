@@ -1,8 +1,8 @@
-"""Components: `torchx run -s local_cwd chicle.fit -j 2:3 --train a9a.svm --out model`.
+"""Components: `torchx run -s local_cwd chicle.svm -j 2:3 --train a9a.svm --out model`.
 
-    chicle.fit     fit an estimator; its parameters are options behind a --
-    chicle.app     run a task of your own
-    chicle.join    one more node for a run that goes on
+    chicle.svm, chicle.logistic, chicle.cnn    fit an estimator; its parameters are options behind a --
+    chicle.app                                 run a task of your own
+    chicle.join                                one more node for a run that goes on
 
 Each submits one replica: the *anchor*, which prepares the data, serves the rendezvous store and starts the nodes, so
 that every node comes and goes by itself. On Slurm the nodes are tasks of a job array; elsewhere processes of the host
@@ -22,10 +22,10 @@ from torchx_components.anchor_app import FIT, component_of, parse_nodes, role_of
 NODE = "torchx_components.node"
 
 
-def fit(
+def svm(
     train: str,
     out: str,
-    *estimator: str,
+    *solver: str,
     j: str = "1",
     checkpoint: str = "",
     resume: bool = False,
@@ -33,22 +33,21 @@ def fit(
     begin: int = 0,
     member_options: str = "",
     env: Optional[Dict[str, str]] = None,
-    name: str = "chicle-fit",
+    name: str = "chicle-svm",
     image: str = torchx.IMAGE,
     python: str = "python",
     cpu: int = 2,
     memMB: int = 4096,
     gpu: int = 0,
 ) -> specs.AppDef:
-    """Fit an estimator on nodes that may come and go.
+    """Train a linear support vector machine (ChicleSVM) on nodes that may come and go.
 
-    Writes OUT/model.npz (for its `load`), and the event files and TensorBoard scalars of the nodes to OUT/nodes.
+    Writes OUT/model.npz (for ChicleSVM.load), and the event files and TensorBoard scalars of the nodes to OUT/nodes.
 
     Args:
         train: data file (svmlight, CSV, npy, npz, Parquet), or a folder that `chicle convert` made
         out: folder to write, which anchor and nodes have to see
-        estimator: after a --, which one and its parameters, e.g. -- --estimator logistic --C 0.1; svm, logistic, ridge,
-            lasso, elastic_net, svr, huber, poisson or cnn; by default svm
+        solver: options of the estimator after a --, e.g. -- --C 0.1 --loss squared_hinge
         j: nodes as MIN:MAX or N; with fewer than MIN it pauses
         checkpoint: folder that all nodes share, or URL, for periodic checkpoints
         resume: go on from the newest checkpoint, if there is one
@@ -63,7 +62,93 @@ def fit(
         memMB: memory per node in MB
         gpu: GPUs per node
     """
-    return component_of(locals(), [FIT, *estimator])
+    return component_of(locals(), [FIT, "--estimator", "svm", *solver])
+
+
+def logistic(
+    train: str,
+    out: str,
+    *solver: str,
+    j: str = "1",
+    checkpoint: str = "",
+    resume: bool = False,
+    grace: float = 25.0,
+    begin: int = 0,
+    member_options: str = "",
+    env: Optional[Dict[str, str]] = None,
+    name: str = "chicle-logistic",
+    image: str = torchx.IMAGE,
+    python: str = "python",
+    cpu: int = 2,
+    memMB: int = 4096,
+    gpu: int = 0,
+) -> specs.AppDef:
+    """Train logistic regression (ChicleLogisticRegression) on nodes that may come and go.
+
+    Writes OUT/model.npz (for ChicleLogisticRegression.load), and the event files of the nodes to OUT/nodes.
+
+    Args:
+        train: data file (svmlight, CSV, npy, npz, Parquet), or a folder that `chicle convert` made
+        out: folder to write, which anchor and nodes have to see
+        solver: options of the estimator after a --, e.g. -- --C 0.1
+        j: nodes as MIN:MAX or N; with fewer than MIN it pauses
+        checkpoint: folder that all nodes share, or URL, for periodic checkpoints
+        resume: go on from the newest checkpoint, if there is one
+        grace: seconds from a notice until a node has to be gone
+        begin: nodes to begin with; 0 for MAX
+        member_options: further options of the anchor, e.g. "--sbatch=--partition=spot --notices auto"
+        env: environment of anchor and nodes, e.g. OMP_NUM_THREADS=8
+        name: name of the job
+        image: image to use, where the scheduler has images
+        python: interpreter of anchor and nodes
+        cpu: processors per node
+        memMB: memory per node in MB
+        gpu: GPUs per node
+    """
+    return component_of(locals(), [FIT, "--estimator", "logistic", *solver])
+
+
+def cnn(
+    train: str,
+    out: str,
+    *solver: str,
+    j: str = "1",
+    checkpoint: str = "",
+    resume: bool = False,
+    grace: float = 25.0,
+    begin: int = 0,
+    member_options: str = "",
+    env: Optional[Dict[str, str]] = None,
+    name: str = "chicle-cnn",
+    image: str = torchx.IMAGE,
+    python: str = "python",
+    cpu: int = 2,
+    memMB: int = 4096,
+    gpu: int = 0,
+) -> specs.AppDef:
+    """Train a small network on images (ChicleCNNClassifier) on nodes that may come and go.
+
+    Writes OUT/model.npz (for ChicleCNNClassifier.load), and the event files of the nodes to OUT/nodes.
+
+    Args:
+        train: data file with an image per row (npy, npz, CSV, ...), or a folder that `chicle convert` made
+        out: folder to write, which anchor and nodes have to see
+        solver: options of the estimator after a --, e.g. -- --max_epochs 5 --module net:Net --module__width 32
+        j: nodes as MIN:MAX or N; with fewer than MIN it pauses
+        checkpoint: folder that all nodes share, or URL, for periodic checkpoints
+        resume: go on from the newest checkpoint, if there is one
+        grace: seconds from a notice until a node has to be gone
+        begin: nodes to begin with; 0 for MAX
+        member_options: further options of the anchor, e.g. "--sbatch=--partition=spot --notices auto"
+        env: environment of anchor and nodes, e.g. OMP_NUM_THREADS=8
+        name: name of the job
+        image: image to use, where the scheduler has images
+        python: interpreter of anchor and nodes
+        cpu: processors per node
+        memMB: memory per node in MB
+        gpu: GPUs per node
+    """
+    return component_of(locals(), [FIT, "--estimator", "cnn", *solver])
 
 
 def app(

@@ -178,7 +178,7 @@ def _packages() -> list[Finding]:
         ("torch", "cluster", "clusters of agents"),
         ("cloudpickle", "cluster", "code of a notebook on a local cluster"),
         ("isal", "cluster", "checksums at the speed of the wire"),
-        ("torchx", "torchx", "torchx run chicle.fit"),
+        ("torchx", "torchx", "torchx run chicle.svm"),
         ("tensorboard", "tensorboard", "scalars of a fit"),
         ("fsspec", "url", "checkpoints and models at a URL (s3:// needs s3fs as well, gs:// gcsfs)"),
     ):

@@ -29,7 +29,7 @@ def test_the_anchor_submits_the_members(environment: dict[str, str], tmp_path: P
     options += ["--member_options", "--host 127.0.0.1 --sbatch=--partition=spot", "--", "--tol", "1e-4"]
     with PrivateSlurm(tmp_path / "slurm", 3, has_accounting=True) as slurm:
         for_slurm = {**environment, "SLURM_CONF": slurm.environment["SLURM_CONF"]}
-        command = ["run", "-s", "slurm", "-cfg", "partition=main,time=10", "--workspace=", "--wait", "chicle.fit"]
+        command = ["run", "-s", "slurm", "-cfg", "partition=main,time=10", "--workspace=", "--wait", "chicle.svm"]
         try:
             assert "SUCCEEDED" in torchx(for_slurm, *command, *options, cwd=tmp_path, limit_s=200)
         except AssertionError as error:
