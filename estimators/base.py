@@ -23,6 +23,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.methods import most_block_columns
+from estimators.alone import needs_no_job, outcome_of
 from estimators.checks import require_auto, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
@@ -188,7 +189,7 @@ class LinearClassifier(
         require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer(training, runtime)
         try:
-            outcome = run_job(self, runtime, trainer, training, seed, **self._beginning(trainer, training))
+            outcome = self._outcome(runtime, trainer, training, seed)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
@@ -205,6 +206,25 @@ class LinearClassifier(
             )
         set_attributes_like(self, X)
         return self
+
+    def _outcome(
+        self, runtime: "Runtime", trainer: "ClassifierTrainer", training: "TrainingSet", seed: int
+    ) -> "Outcome":
+        """Run the job, where little data needs one."""
+        from chicle_elastic.solvers.linear.alone import looks
+        from chicle_elastic.solvers.linear.trainer import LinearTrainer
+        from estimators.inputs import ArrayTrainingSet
+
+        beginning = self._beginning(trainer, training)
+        is_plain = isinstance(training, ArrayTrainingSet) and isinstance(trainer, LinearTrainer) and trainer.tol > 0
+        if is_plain and not self.warm_start and needs_no_job(self):
+            rows = [info.num_rows for info in training.source.infos(trainer.state(training.source.schema))]
+            begun = looks(trainer, training.source, seed=seed, max_looks=int(self.max_iter))
+            outcome, last = outcome_of(begun, trainer, rows, keep_state=self.store_duals)
+            if outcome is not None:
+                return outcome
+            beginning["initial_state"] = None if last is None else last.state
+        return run_job(self, runtime, trainer, training, seed, **beginning)
 
     def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:
         """How far the fit came, on how many tasks, what the data looks like, and what to do."""

@@ -131,7 +131,7 @@ class CoordinatePasses:
         if self._must_visit_all or is_small:  # rows that are left out have no part in an estimate
             descent.visit_all()
             self._must_visit_all = False
-        values_of_visit = _visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
+        values_of_visit = visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
         most_visits = math.ceil(PASS_VALUES / values_of_visit) if is_small else 0
         looks = 0 if is_small else LOOK_VALUES * tables.num_rows * tables.num_outputs
         done, num_passes, enough = 0.0, 0, self._work_per_iteration(is_small, is_alone, values_of_visit)
@@ -182,7 +182,7 @@ class CoordinatePasses:
 
     @property
     def _first_turn(self) -> float:
-        return FIRST_STEPS * self._local.tables.num_outputs * step_work(self._local.tables)
+        return first_turn(self._local.tables)
 
     def _new_race(self, first: int) -> Race:
         return Race(self._first_turn, first)
@@ -263,7 +263,12 @@ class CoordinatePasses:
         )
 
 
-def _visit_work(tables: LocalTables, row_values: int) -> float:
+def first_turn(tables: LocalTables) -> float:
+    """Return the work of the first turn of the race."""
+    return FIRST_STEPS * tables.num_outputs * step_work(tables)
+
+
+def visit_work(tables: LocalTables, row_values: int) -> float:
     """Return what a visit of a row costs in a pass, on average."""
     value = DENSE_VALUE if isinstance(tables.rows.kind, DenseKind) else 1.0
     return value * tables.num_values / tables.num_rows + row_values
