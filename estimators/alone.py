@@ -1,21 +1,20 @@
 """Fits of little data in this process without a job, where nobody has asked for one."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.job_ledger import JobLedger
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.runtime.training.job import Outcome
-from chicle_elastic.solvers.base import Report
 from chicle_elastic.values import ChunkAccount
 
 if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.certified import CertifiedTrainer
+    from chicle_elastic.solvers.base import Trainer
+    from chicle_elastic.solvers.linear.alone import Look
 
 TASK = NodeId("task-0")
 
@@ -66,32 +65,40 @@ class Accounts:
         )
 
 
-class Look(Protocol):
-    """A certificate; see `chicle_elastic.solvers.linear.alone`."""
+def fit_alone(
+    estimator: Any, trainer: "Trainer", training: Any, seed: int, *, keep_state: bool = False
+) -> tuple[Outcome | None, "Look | None"]:
+    """Fit a linear model without a job, as far as the first turn of coordinate descent goes.
 
-    model: Array
-    state: Array
-    report: Report
-
-
-@one_blas_thread()
-def outcome_of(
-    looks: Iterator[Look], trainer: "CertifiedTrainer", chunk_rows: Sequence[int], *, keep_state: bool
-) -> tuple[Outcome | None, Look | None]:
-    """Take certificates until one is good enough.
+    Args:
+        estimator: Being fitted.
+        trainer: The algorithm.
+        training: The data.
+        seed: Of the order of visits.
+        keep_state: Whether the outcome is to have the duals.
 
     Returns:
-        The outcome, None without such a certificate, and the last one that there was.
+        The outcome, None where a job has to go on, and the last certificate, None where there was none.
     """
-    accounts, last, is_interrupted = Accounts(chunk_rows), None, False
-    is_good = False
+    from chicle_elastic.solvers.linear.alone import looks
+    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
+    is_alone = needs_no_job(estimator) and getattr(training, "features", None) is not None
+    if not (is_alone and isinstance(trainer, LinearTrainer | RegressionTrainer) and trainer.tol > 0):
+        return None, None
+    source = training.source
+    accounts = Accounts([info.num_rows for info in source.infos(trainer.state(source.schema))])
+    last: Look | None = None
+    is_good = is_interrupted = False
     try:
-        for last in looks:
-            figures = trainer.figures(last.model, last.report)
-            accounts.add(figures, last.report.epochs)
-            is_good = figures["duality_gap"] <= trainer.tol
-            if is_good:
-                break
+        with one_blas_thread():
+            for last in looks(trainer, source, seed=seed, max_looks=int(estimator.max_iter)):
+                figures = trainer.figures(last.model, last.report)
+                accounts.add(figures, last.report.epochs)
+                is_good = figures["duality_gap"] <= trainer.tol
+                if is_good:
+                    break
     except KeyboardInterrupt:
         if last is None:  # nothing that could be returned
             raise

@@ -23,7 +23,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.methods import most_block_columns
-from estimators.alone import needs_no_job, outcome_of
+from estimators.alone import fit_alone
 from estimators.checks import require_auto, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
@@ -210,20 +210,14 @@ class LinearClassifier(
     def _outcome(
         self, runtime: "Runtime", trainer: "ClassifierTrainer", training: "TrainingSet", seed: int
     ) -> "Outcome":
-        """Run the job, where little data needs one."""
-        from chicle_elastic.solvers.linear.alone import looks
-        from chicle_elastic.solvers.linear.trainer import LinearTrainer
-        from estimators.inputs import ArrayTrainingSet
-
+        """Fit without a job where that will do; else run it."""
         beginning = self._beginning(trainer, training)
-        is_plain = isinstance(training, ArrayTrainingSet) and isinstance(trainer, LinearTrainer) and trainer.tol > 0
-        if is_plain and not self.warm_start and needs_no_job(self):
-            rows = [info.num_rows for info in training.source.infos(trainer.state(training.source.schema))]
-            begun = looks(trainer, training.source, seed=seed, max_looks=int(self.max_iter))
-            outcome, last = outcome_of(begun, trainer, rows, keep_state=self.store_duals)
+        if not self.warm_start:
+            outcome, last = fit_alone(self, trainer, training, seed, keep_state=self.store_duals)
             if outcome is not None:
                 return outcome
-            beginning["initial_state"] = None if last is None else last.state
+            if last is not None:
+                beginning["initial_state"] = last.state
         return run_job(self, runtime, trainer, training, seed, **beginning)
 
     def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:

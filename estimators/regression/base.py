@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.solvers.linear.certified import STUCK
-from estimators.alone import needs_no_job
+from estimators.alone import fit_alone, needs_no_job
 from estimators.checks import require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.regression.common import RegressionMixin
@@ -169,7 +169,10 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         try:
             first = self._initial_model()
             first = None if first is None else training.columns.of_fit(first)
-            outcome = run_job(self, runtime, trainer, training, seed, initial_model=first)
+            outcome, last = (None, None) if first is not None else fit_alone(self, trainer, training, seed)
+            if outcome is None:
+                first = first if last is None else last.model
+                outcome = run_job(self, runtime, trainer, training, seed, initial_model=first)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise

@@ -10,8 +10,8 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
-from estimators.prediction import weights_of
 from estimators.alone import needs_no_job
+from estimators.prediction import weights_of
 from estimators.regression.base import FEW_VALUES, LinearRegressor
 
 if TYPE_CHECKING:

@@ -429,7 +429,7 @@ def of_one_target(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def _accounts(samples: Samples, figures: dict[str, Array], begin: float) -> dict[str, Any]:
     """Return history and ledger of a fit whose only chunk are the arrays themselves."""
-    accounts = Accounts([len(samples.X)], begin)
+    accounts = Accounts([samples.X.shape[0]], begin)
     accounts.add({name: values.max() if name == "duality_gap" else values.sum() for name, values in figures.items()})
     accounts.history.methods = {1: METHOD}
     return {"history_": accounts.history, "ledger_": accounts.ledger()}

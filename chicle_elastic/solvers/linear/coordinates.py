@@ -263,9 +263,9 @@ class CoordinatePasses:
         )
 
 
-def first_turn(tables: LocalTables) -> float:
-    """Return the work of the first turn of the race."""
-    return FIRST_STEPS * tables.num_outputs * step_work(tables)
+def first_turn(tables: LocalTables, steps: int = FIRST_STEPS) -> float:
+    """Return the work of the first turn of the race, which is that of so many Newton steps of each output."""
+    return steps * tables.num_outputs * step_work(tables)
 
 
 def visit_work(tables: LocalTables, row_values: int) -> float:
