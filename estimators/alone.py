@@ -1,5 +1,6 @@
 """Fits of little data in this process without a job, where nobody has asked for one."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from chicle_elastic.runtime.training.job import Outcome
 from chicle_elastic.values import ChunkAccount
 
 if TYPE_CHECKING:
-    from chicle_elastic.solvers.base import Trainer
+    from chicle_elastic.chunks.views import Array
+    from chicle_elastic.solvers.base import Report, Trainer
     from chicle_elastic.solvers.linear.alone import Look
 
 TASK = NodeId("task-0")
@@ -68,7 +70,7 @@ class Accounts:
 def fit_alone(
     estimator: Any, trainer: "Trainer", training: Any, seed: int, *, keep_state: bool = False
 ) -> tuple[Outcome | None, "Look | None"]:
-    """Fit a linear model without a job, as far as the first turn of coordinate descent goes.
+    """Fit a linear model without a job, as far as coordinate descent goes.
 
     Args:
         estimator: Being fitted.
@@ -78,7 +80,7 @@ def fit_alone(
         keep_state: Whether the outcome is to have the duals.
 
     Returns:
-        The outcome, None where a job has to go on, and the last certificate, None where there was none.
+        The outcome, None where a job has to go on, and the last iteration, None where there was none.
     """
     from chicle_elastic.solvers.linear.alone import looks
     from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
@@ -87,30 +89,34 @@ def fit_alone(
     is_alone = needs_no_job(estimator) and getattr(training, "features", None) is not None
     if not (is_alone and isinstance(trainer, LinearTrainer | RegressionTrainer) and trainer.tol > 0):
         return None, None
-    source = training.source
+    source, max_iter = training.source, int(estimator.max_iter)
     accounts = Accounts([info.num_rows for info in source.infos(trainer.state(source.schema))])
     last: Look | None = None
-    is_good = is_interrupted = False
+    best: tuple[Array, Report, Array | None] | None = None
+    is_interrupted, gap = False, math.inf
     try:
         with one_blas_thread():
-            for last in looks(trainer, source, seed=seed, max_looks=int(estimator.max_iter)):
-                figures = trainer.figures(last.model, last.report)
+            for last in looks(trainer, source, seed=seed, max_iterations=max_iter):
+                figures = trainer.figures(last.model, last.report) if last.report.is_certificate else {}
                 accounts.add(figures, last.report.epochs)
-                is_good = figures["duality_gap"] <= trainer.tol
-                if is_good:
+                if figures and figures["duality_gap"] <= gap:
+                    gap = figures["duality_gap"]
+                    best = last.model, last.report, last.duals() if keep_state else None
+                if gap <= trainer.tol:
                     break
     except KeyboardInterrupt:
         if last is None:  # nothing that could be returned
             raise
         is_interrupted = True
-    if last is None or not (is_good or is_interrupted):
+    if last is None or not (gap <= trainer.tol or len(accounts.history) == max_iter or is_interrupted):
         return None, last
+    model, certificate, state = best or (last.model, None, last.duals() if keep_state else None)
     outcome = Outcome(
-        model=last.model,
-        certificate=last.report,
+        model=model,
+        certificate=certificate,
         history=accounts.history,
         is_interrupted=is_interrupted,
-        state=last.state if keep_state else None,
+        state=state,
         ledger=accounts.ledger(),
     )
     return outcome, last

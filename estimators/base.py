@@ -217,7 +217,7 @@ class LinearClassifier(
             if outcome is not None:
                 return outcome
             if last is not None:
-                beginning["initial_state"] = last.state
+                beginning["initial_state"] = last.duals()
         return run_job(self, runtime, trainer, training, seed, **beginning)
 
     def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:

@@ -1,11 +1,12 @@
-"""Coordinate descent over little data without a job: the first turn of the race, made by the caller himself.
+"""Coordinate descent over little data without a job: the iterations of an only task, made by the caller himself.
 
-A job of one task makes the same passes and the same certificates. What it adds, iterations and decisions that are the
-same each time, costs more than they do where a pass takes microseconds.
+A job makes the same passes and the same certificates. What it adds, decisions that are the same each time, costs more
+than they do where a pass takes microseconds.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,18 +17,9 @@ from chicle_elastic.chunks.views import Array, StateSpec
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Report
 from chicle_elastic.solvers.kernels import losses as kernels
-from chicle_elastic.solvers.linear.coordinates import (
-    AGAIN,
-    FIRST_STEPS,
-    LONG_ITERATION,
-    first_turn,
-    metrics_of,
-    visit_work,
-)
-from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
+from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.race import CACHED_ROW_VALUES, PASS_VALUES
 from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.tables import Bounds
@@ -35,42 +27,44 @@ from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 
 FEW_STEPS = 6
-"""Newton steps that the turn of a regression pays for: the job that follows rarely needs more than ten."""
+"""Newton steps that the first turn of a regression pays for: the job that follows rarely needs more than ten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a certificate was made of.
+    """Where an iteration has ended.
 
     Attributes:
         model: w of each output, flattened.
-        state: Duals in the order of the rows, shape (num_rows, outputs, 1).
-        report: The certificate.
+        report: The certificate, or what the passes have summed up.
+        duals: Returns those of the model in the order of the rows, shape (num_rows, outputs, 1).
     """
 
     model: Array
-    state: Array
     report: Report
+    duals: Callable[[], Array]
 
 
 def looks(
-    trainer: LinearTrainer | RegressionTrainer, source: ChunkSource, *, seed: int, max_looks: int
+    trainer: LinearTrainer | RegressionTrainer, source: ChunkSource, *, seed: int, max_iterations: int
 ) -> Iterator[Look]:
-    """Make passes, and look each time that the gap seems to be small enough, until the first turn is over.
+    """Make iterations; those that seem to be good enough, and the last one, have certificates.
 
     Nothing comes of rows that do not stay in the cache, and where coordinate descent does not minimise the objective.
+    The last one is that before another method has to go on.
 
     Args:
         trainer: Says what is minimised.
         source: The rows, in order.
         seed: Of the order of visits.
-        max_looks: The last one comes wherever passes are by then.
+        max_iterations: How many there are at most.
 
     Raises:
         DataError: A feature is NaN or infinite.
     """
     schema, outputs = source.schema, trainer.num_outputs(source.schema)
-    progress = trainer.begin(schema, np.zeros(outputs * (schema.num_features + 1)), NO_PROGRESS, 1)
+    model = np.zeros(outputs * (schema.num_features + 1))
+    progress = trainer.begin(schema, model, NO_PROGRESS, 1)
     problem = _problem(trainer, progress)
     if problem is None:
         return
@@ -80,37 +74,36 @@ def looks(
     local = LocalData(chunks, bounds=problem.bounds, intercept=trainer.intercept_scaling, loss=problem.loss)
     if local.tables.bucket_rows > 1:
         return
-    descent = Descent(local, np.random.default_rng(seed), problem.kernel_loss)
-    budget = Budget(clock=MonotonicClock(), num_tasks=1, iteration=1)
-    visit, turn = visit_work(local.tables, CACHED_ROW_VALUES), first_turn(local.tables, problem.steps)
-    w, goal, work = np.zeros((outputs, schema.num_features + 1)), trainer.tol, 0.0
-    for number in range(1, max_looks + 1):
-        while True:
-            before = descent.visits
-            most_visits = 1 + int(min(turn - work, LONG_ITERATION) / visit / outputs)
-            w, _ = descent.run(w, budget, num_threads=1, goal=goal, most_visits=most_visits)
-            work += (descent.visits - before) * visit + PASS_VALUES
-            if work >= turn or np.max(relative_gaps(w, descent.gaps, local.dual_sums)) <= goal:
-                break
-        rebuilt, metrics = problem.certify(local, w)
+    rng = np.random.default_rng(seed)
+    # A certificate costs as much as many passes here, and so comes when the estimate itself is good enough.
+    passes = CoordinatePasses(rng, local, tol=trainer.tol, first_correction=1.0, **problem.options)
+    num_rows, last_certificate = 0, 0
+    for number in range(1, max_iterations + 1):
+        budget = Budget(clock=MonotonicClock(), num_tasks=1, iteration=number)
+        update = passes.run(model, budget)
+        model, num_rows = model + update.delta, num_rows + update.samples
+        has_given_up = problem.loss is not Loss.HINGE and math.inf in update.metrics.values()
+        is_over = has_given_up or (passes.is_newton and not problem.has_newton)
         report = Report(
             iteration=number,
-            epochs=descent.visits / outputs / schema.num_rows,
-            samples=schema.num_rows,
+            epochs=num_rows / schema.num_rows,
+            samples=update.samples,
             num_tasks=1,
-            metrics=metrics,
-            is_certificate=True,
-            max_iterations=max_looks,
-            last_certificate=number,
-            rebuilt=rebuilt.ravel(),
+            metrics=update.metrics,
+            is_certificate=False,
+            max_iterations=max_iterations,
+            last_certificate=last_certificate,
             progress=progress,
         )
-        state = np.concatenate([block.state for block in local.tables.keep_alive])
-        yield Look(model=w.ravel(), state=state, report=report)
-        if work >= turn:
+        if passes.is_near or is_over or number == max_iterations:
+            passes.visit_all()
+            rebuilt, metrics = problem.certify(local, model.reshape(outputs, -1))
+            report = replace(report, metrics=metrics, is_certificate=True, rebuilt=rebuilt.ravel())
+            passes.certified(trainer.relative_gap(model, report))
+            last_certificate = number
+        yield Look(model=model, report=report, duals=lambda: np.concatenate([b.state for b in local.tables.keep_alive]))
+        if is_over:
             return
-        goal *= AGAIN * min(trainer.tol / trainer.relative_gap(w.ravel(), report), 1.0)
-        descent.visit_all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,29 +113,31 @@ class _Problem:
     Attributes:
         bounds: Where the C_i come from.
         loss: Of class codes.
-        kernel_loss: Of other targets.
+        options: Of `CoordinatePasses`.
         certify: Finds w of the duals, shape (outputs, D), and the sums of a certificate, as the solver of a job does.
-        steps: Newton steps that the turn pays for.
+        has_newton: Whether the passes have Newton steps of their own.
     """
 
     bounds: Bounds
     certify: Callable[[LocalData, Array], tuple[Array, Mapping[str, float]]]
     loss: Loss = Loss.HINGE
-    kernel_loss: Any = None
-    steps: int = FIRST_STEPS
+    has_newton: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _problem(trainer: LinearTrainer | RegressionTrainer, progress: Array) -> _Problem | None:
     """Return what coordinate descent of one task minimises; None where a job begins with something else."""
     if isinstance(trainer, LinearTrainer):
         bounds = Bounds(trainer.C, trainer.class_weights, trainer.code_classes)
-        problem = _Problem(bounds=bounds, loss=Loss.named(trainer.loss), certify=_certify_classes)
+        options: dict[str, Any] = {"descends_only": trainer.algorithm == "cocoa"}
+        problem = _Problem(bounds=bounds, loss=Loss.named(trainer.loss), certify=_certify_classes, options=options)
         return problem if progress is NO_PROGRESS else None
     loss, is_of_sums = trainer.loss, trainer.alpha == 1.0 and not trainer.is_mean
     if not (isinstance(loss, EpsilonInsensitive) and is_of_sums and trainer.penalises_intercept):
         return None
-    kernel_loss, certify = kernels.EpsilonInsensitive(loss.epsilon), partial(_certify_targets, loss)
-    return _Problem(bounds=Bounds(trainer.C), kernel_loss=kernel_loss, certify=certify, steps=FEW_STEPS)
+    of_residuals = {"loss": kernels.EpsilonInsensitive(loss.epsilon), "first_steps": FEW_STEPS}
+    certify = partial(_certify_targets, loss)
+    return _Problem(bounds=Bounds(trainer.C), certify=certify, has_newton=False, options=of_residuals)
 
 
 def _certify_classes(local: LocalData, w: Array) -> tuple[Array, Mapping[str, float]]:

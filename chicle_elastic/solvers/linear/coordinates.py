@@ -1,11 +1,12 @@
 """Passes of coordinate descent over the local rows (CoCoA's local solver), and local Newton steps of the only task."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.base import Budget, Update
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
 from chicle_elastic.solvers.linear.local import LocalData
@@ -45,14 +46,27 @@ class CoordinatePasses:
     One class because each pass leaves what the next one begins with: duals left out, gaps, the race, Newton's steps.
 
     Args:
-        ctx: Of the task.
+        rng: Of the task.
         local: Its data.
         tol: Relative gap to be reached.
         descends_only: There are no Newton steps.
+        loss: One of `kernels.losses.LOSSES`; by default that of the rows.
+        first_steps: Newton steps of each output that the first turn of the race pays for.
+        first_correction: What the first certificate is expected to find, as a multiple of the estimate.
     """
 
-    def __init__(self, ctx: Context, local: LocalData, *, tol: float, descends_only: bool = False) -> None:
-        self._rng = ctx.rng
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        local: LocalData,
+        *,
+        tol: float,
+        descends_only: bool = False,
+        loss: Any = None,
+        first_steps: int = FIRST_STEPS,
+        first_correction: float = FIRST_CORRECTION,
+    ) -> None:
+        self._rng, self._loss, self._first_steps = rng, loss, first_steps
         self.tol = tol
         self._descends_only = descends_only
         self._local = local
@@ -62,7 +76,7 @@ class CoordinatePasses:
         self._newton: LocalNewton | None = None
         self._has_turned = False  # to the other method, which has to learn of it
         self._is_stuck = False
-        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
+        self._last_gap, self._correction, self._goal = math.inf, first_correction, tol
         self._choice = ThreadChoice(local.num_threads)
         self._growth = 1.0
 
@@ -87,7 +101,7 @@ class CoordinatePasses:
         self._descent, self._has_turned = None, True
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
         self._choice = ThreadChoice(self._local.num_threads)
-        is_newton = self._is_newton
+        is_newton = self.is_newton
         self._end_newton()
         if is_newton and self._is_narrow:
             self._race = self._new_race(NEWTON)
@@ -112,7 +126,7 @@ class CoordinatePasses:
         """
         if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
             self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
-        elif self._is_newton:
+        elif self.is_newton:
             return self._newton_steps(model, budget)
         return self._descend(model, budget)
 
@@ -122,7 +136,7 @@ class CoordinatePasses:
         w = model.reshape(tables.num_outputs, -1)
         found = self._grown(w, budget)
         if self._descent is None:
-            self._descent = Descent(self._local, self._rng)
+            self._descent = Descent(self._local, self._rng, self._loss)
         descent, is_alone = self._descent, budget.num_tasks == 1 and budget.samples is None
         num_threads = self._local.useful_threads
         if budget.num_tasks == 1:
@@ -131,7 +145,7 @@ class CoordinatePasses:
         if self._must_visit_all or is_small:  # rows that are left out have no part in an estimate
             descent.visit_all()
             self._must_visit_all = False
-        values_of_visit = visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
+        values_of_visit = _visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
         most_visits = math.ceil(PASS_VALUES / values_of_visit) if is_small else 0
         looks = 0 if is_small else LOOK_VALUES * tables.num_rows * tables.num_outputs
         done, num_passes, enough = 0.0, 0, self._work_per_iteration(is_small, is_alone, values_of_visit)
@@ -151,7 +165,7 @@ class CoordinatePasses:
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
                 self._learn(found, visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
-            if done >= enough or self._is_newton or self.is_near or budget.is_spent():
+            if done >= enough or self.is_newton or self.is_near or budget.is_spent():
                 break
         if is_small or num_passes > 1:
             samples = count_all(self._local.chunks)
@@ -168,7 +182,7 @@ class CoordinatePasses:
         )
 
     @property
-    def _is_newton(self) -> bool:
+    def is_newton(self) -> bool:
         """Say whether it is the turn of Newton steps."""
         return self._race is not None and self._race.running == NEWTON
 
@@ -182,7 +196,7 @@ class CoordinatePasses:
 
     @property
     def _first_turn(self) -> float:
-        return first_turn(self._local.tables)
+        return self._first_steps * self._local.tables.num_outputs * step_work(self._local.tables)
 
     def _new_race(self, first: int) -> Race:
         return Race(self._first_turn, first)
@@ -212,7 +226,7 @@ class CoordinatePasses:
             self._race = self._new_race(DESCENT)
         if not self.is_near:  # a certificate may end it all
             self._race.add(work, self._left(relative))
-            self._has_turned = self._is_newton
+            self._has_turned = self.is_newton
 
     @property
     def is_near(self) -> bool:
@@ -247,7 +261,7 @@ class CoordinatePasses:
         delta = newton.w() - w
         self._last_gap = float(np.max(newton.relative_gaps))
         race.add(newton.work - before, self._left(newton.relative_left))
-        self._has_turned = not self._is_newton
+        self._has_turned = not self.is_newton
         if self._descent is not None:
             self._descent.gaps[:] = np.inf  # not those of these duals
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
@@ -263,12 +277,7 @@ class CoordinatePasses:
         )
 
 
-def first_turn(tables: LocalTables, steps: int = FIRST_STEPS) -> float:
-    """Return the work of the first turn of the race, which is that of so many Newton steps of each output."""
-    return steps * tables.num_outputs * step_work(tables)
-
-
-def visit_work(tables: LocalTables, row_values: int) -> float:
+def _visit_work(tables: LocalTables, row_values: int) -> float:
     """Return what a visit of a row costs in a pass, on average."""
     value = DENSE_VALUE if isinstance(tables.rows.kind, DenseKind) else 1.0
     return value * tables.num_values / tables.num_rows + row_values
