@@ -26,9 +26,6 @@ from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 
-FEW_STEPS = 6
-"""Newton steps that the first turn of a regression pays for: the job that follows rarely needs more than ten."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -135,7 +132,7 @@ def _problem(trainer: LinearTrainer | RegressionTrainer, progress: Array) -> _Pr
     loss, is_of_sums = trainer.loss, trainer.alpha == 1.0 and not trainer.is_mean
     if not (isinstance(loss, EpsilonInsensitive) and is_of_sums and trainer.penalises_intercept):
         return None
-    of_residuals = {"loss": kernels.EpsilonInsensitive(loss.epsilon), "first_steps": FEW_STEPS}
+    of_residuals = {"loss": kernels.EpsilonInsensitive(loss.epsilon)}
     certify = partial(_certify_targets, loss)
     return _Problem(bounds=Bounds(trainer.C), certify=certify, has_newton=False, options=of_residuals)
 

@@ -51,7 +51,6 @@ class CoordinatePasses:
         tol: Relative gap to be reached.
         descends_only: There are no Newton steps.
         loss: One of `kernels.losses.LOSSES`; by default that of the rows.
-        first_steps: Newton steps of each output that the first turn of the race pays for.
         first_correction: What the first certificate is expected to find, as a multiple of the estimate.
     """
 
@@ -63,10 +62,9 @@ class CoordinatePasses:
         tol: float,
         descends_only: bool = False,
         loss: Any = None,
-        first_steps: int = FIRST_STEPS,
         first_correction: float = FIRST_CORRECTION,
     ) -> None:
-        self._rng, self._loss, self._first_steps = rng, loss, first_steps
+        self._rng, self._loss = rng, loss
         self.tol = tol
         self._descends_only = descends_only
         self._local = local
@@ -196,7 +194,7 @@ class CoordinatePasses:
 
     @property
     def _first_turn(self) -> float:
-        return self._first_steps * self._local.tables.num_outputs * step_work(self._local.tables)
+        return FIRST_STEPS * self._local.tables.num_outputs * step_work(self._local.tables)
 
     def _new_race(self, first: int) -> Race:
         return Race(self._first_turn, first)
