@@ -45,7 +45,7 @@ class Look:
 def looks(
     trainer: LinearTrainer | RegressionTrainer, source: ChunkSource, *, seed: int, max_iterations: int
 ) -> Iterator[Look]:
-    """Make iterations; those that seem to be good enough, and the last one, have certificates.
+    """Make iterations; those that seem to be good enough, and some others, have certificates.
 
     Nothing comes of rows that do not stay in the cache, and where coordinate descent does not minimise the objective.
     The last one is that before another method has to go on.
@@ -92,7 +92,8 @@ def looks(
             last_certificate=last_certificate,
             progress=progress,
         )
-        if passes.is_near or is_over or number == max_iterations:
+        is_long_ago = number - last_certificate >= max(16, last_certificate)
+        if passes.is_near or is_long_ago or is_over or number == max_iterations:
             passes.visit_all()
             rebuilt, metrics = problem.certify(local, model.reshape(outputs, -1))
             report = replace(report, metrics=metrics, is_certificate=True, rebuilt=rebuilt.ravel())
