@@ -20,6 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.solvers.linear.certified import STUCK
+from estimators.alone import fit_alone, needs_no_job
 from estimators.checks import require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.regression.common import RegressionMixin
@@ -78,7 +79,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         """What to do when a fit has not converged, beyond what helps every regressor."""
 
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
-        """Return the attributes of a fit to several targets, or of one where `_needs_no_job` says so."""
+        """Return the attributes of a fit to several targets, or of one where `needs_no_job` says so."""
         from estimators.regression.targets import fit_one_by_one
 
         return fit_one_by_one(self, samples)
@@ -86,12 +87,6 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
     def _is_little(self, shape: tuple[int, ...]) -> bool:
         """Say whether rows of this shape are fitted best from their products at once, in this process."""
         return False
-
-    def _needs_no_job(self) -> bool:
-        """Say whether nobody has asked for a job, so that little data need not be one."""
-        is_watched = self.verbose or self.logdir is not None or hasattr(self, "_parent_callback_ctx")
-        is_placed = any(part is not None for part in (self.runtime, self.n_workers, self.policy, self.chunk_size))
-        return not (is_watched or is_placed or getattr(self, "_skl_callbacks", False))
 
     def _may_be_little(self, X: Any) -> bool:
         """Say whether X may have little data; of what has no rows and columns yet that is seen when it has them."""
@@ -149,7 +144,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         runtime = runtime_of(self)
         shape = _shape(y)
         has_targets = self._takes_targets and shape[1:] > (1,)
-        if not is_folder(X) and (has_targets or (len(shape) == 1 and self._needs_no_job() and self._may_be_little(X))):
+        if not is_folder(X) and (has_targets or (len(shape) == 1 and needs_no_job(self) and self._may_be_little(X))):
             from estimators.regression.targets import Samples, of_one_target
 
             samples = Samples.of(self, X, y, sample_weight)
@@ -174,7 +169,10 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         try:
             first = self._initial_model()
             first = None if first is None else training.columns.of_fit(first)
-            outcome = run_job(self, runtime, trainer, training, seed, initial_model=first)
+            outcome, last = (None, None) if first is not None else fit_alone(self, trainer, training, seed)
+            if outcome is None:
+                first = first if last is None else last.model
+                outcome = run_job(self, runtime, trainer, training, seed, initial_model=first)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise

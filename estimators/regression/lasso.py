@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
+from estimators.alone import needs_no_job
 from estimators.prediction import weights_of
 from estimators.regression.base import FEW_VALUES, LinearRegressor
 
@@ -208,7 +209,7 @@ class ChicleElasticNet(LinearRegressor):
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
         from estimators.regression.elastic_net import fit_at_once
 
-        if not (self._needs_no_job() and self._is_little(samples.X.shape)):
+        if not (needs_no_job(self) and self._is_little(samples.X.shape)):
             return super()._fit_targets(runtime, samples)
         l1 = float(self.alpha) * self._share()
         l2 = float(self.alpha) - l1

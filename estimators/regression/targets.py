@@ -32,15 +32,11 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, svd
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.monitoring.history import History
-from chicle_elastic.monitoring.job_ledger import JobLedger
-from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
-from chicle_elastic.values import ChunkAccount
+from estimators.alone import Accounts
 from estimators.checks import (
     require_finite,
     require_finite_model,
@@ -60,7 +56,6 @@ SPECTRUM = 16
 """Factors that take as long as a spectrum: 8 to 19 of 200 to 1000 columns, on one core. With 4 and 64 a search of 10
 penalties over 500 columns begins to have a spectrum at 1 and 450 targets in place of 50."""
 METHOD = "products of all columns (of rows, where those are fewer) at once"
-TASK = NodeId("task-0")
 RESULTS = ("coef_", "intercept_", "objective_", "dual_objective_")
 
 
@@ -434,25 +429,10 @@ def of_one_target(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def _accounts(samples: Samples, figures: dict[str, Array], begin: float) -> dict[str, Any]:
     """Return history and ledger of a fit whose only chunk are the arrays themselves."""
-    (num_rows, _), duration_s = samples.X.shape, time.monotonic() - begin
-    told = {name: values.max() if name == "duality_gap" else values.sum() for name, values in figures.items()}
-    history = History(
-        [
-            IterationRecord(
-                iteration=1,
-                epochs=1.0,
-                time_s=duration_s,
-                num_tasks=1,
-                samples=num_rows,
-                num_chunks={TASK: 1},
-                seconds={TASK: duration_s},
-                figures=told,
-            )
-        ]
-    )
-    history.methods = {1: METHOD}
-    account = ChunkAccount(chunk=ChunkId(0), rows=num_rows, owner=TASK, iterations={TASK: 1}, replays=0)
-    return {"history_": history, "ledger_": JobLedger([account])}
+    accounts = Accounts([samples.X.shape[0]], begin)
+    accounts.add({name: values.max() if name == "duality_gap" else values.sum() for name, values in figures.items()})
+    accounts.history.methods = {1: METHOD}
+    return {"history_": accounts.history, "ledger_": accounts.ledger()}
 
 
 def fit_one_by_one(estimator: Any, samples: Samples) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.jit import kernel
-from chicle_elastic.solvers.kernels.losses import is_settled, primal_loss, pull, step_and_values
+from chicle_elastic.solvers.kernels.losses import is_settled, primal_loss, pull, sign_and_target, step_and_values
 from chicle_elastic.solvers.kernels.memory import (
     CODE,
     COUNT,
@@ -317,13 +317,13 @@ def descend(
                     if overlaps:
                         next_product = row_dot(kind, next_at, work, kind.like_work)
                         cross = row_cross(kind, at, next_at)
-                    sign = 1.0 if load(load(targets, chunk, PLACE), row, CODE) == positives[k] else -1.0
+                    sign, target = sign_and_target(loss, load(targets, chunk, PLACE), row, positives[k])
                     upper, upper_of = samples.uniform_upper, load(uppers, chunk, PLACE)
                     if upper_of != 0:
                         upper = load(upper_of, row, REAL)
                     entry, dual_of = row * num_outputs + k, load(duals, chunk, PLACE)
                     alpha = load(dual_of, entry, REAL)
-                    margin = sign * (product + intercept * offset)
+                    margin = sign * (product + intercept * offset) - target
                     new_alpha, old, new = step_and_values(loss, margin, alpha, sigma * norm, upper)
                     sum_gap += primal_loss(loss, margin, upper) - old + alpha * margin
                     slope = pull(loss, margin, alpha, upper)
@@ -342,7 +342,7 @@ def descend(
                         if is_copied:
                             row_add(kind, factor, at, gathered, REAL)
                         offset += factor * intercept
-                        sum_dual += new - old
+                        sum_dual += new - old + target * (new_alpha - alpha)
                     chunk, row, at, product = next_chunk, next_row, next_at, next_product
                 if is_copied:
                     for j in range(last):

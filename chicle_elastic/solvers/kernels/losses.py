@@ -11,6 +11,7 @@ from typing import NamedTuple
 from numba.extending import overload, register_jitable
 
 from chicle_elastic.solvers.kernels.jit import INLINE
+from chicle_elastic.solvers.kernels.memory import CODE, REAL, load
 
 LAST_CHANGE = 1e-4
 """Change of a logit after which there is no other: what is left is of the order of its cube."""
@@ -32,8 +33,15 @@ class ModifiedHuber(NamedTuple):
     """Stands for max(0, 1 - m)^2 where m >= -1, else -4 m."""
 
 
-LOSSES = (Hinge(), SquaredHinge(), Logistic(), ModifiedHuber())
-"""By the numbers of `objectives.Loss`."""
+class EpsilonInsensitive(NamedTuple):
+    """Stands for max(0, |m| - epsilon), where m is <x, w> less the target."""
+
+    epsilon: float = 0.0
+
+
+LOSSES = (Hinge(), SquaredHinge(), Logistic(), ModifiedHuber(), EpsilonInsensitive())
+"""By the numbers of `objectives.Loss`; and one of real targets, whose margins are residuals z - y, and whose duals have
+either sign."""
 
 
 def by_loss(function):
@@ -52,6 +60,19 @@ def by_loss(function):
 
     overload(in_python, jit_options=INLINE)(body)
     return in_python
+
+
+@by_loss
+def sign_and_target(loss, targets, row, positive):
+    """What makes a margin of <x, w>: its factor, and what is taken from it."""
+
+    def of_classes(loss, targets, row, positive):
+        return (1.0 if load(targets, row, CODE) == positive else -1.0), 0.0
+
+    def of_numbers(loss, targets, row, positive):
+        return 1.0, load(targets, row, REAL)
+
+    return of_classes, of_classes, of_classes, of_classes, of_numbers
 
 
 @by_loss
@@ -74,7 +95,10 @@ def primal_loss(loss, margin, upper):
             return -4.0 * upper * margin
         return upper * (1.0 - margin) * (1.0 - margin) if margin < 1.0 else 0.0
 
-    return hinge, squared_hinge, logistic, modified_huber
+    def insensitive(loss, margin, upper):
+        return upper * max(abs(margin) - loss.epsilon, 0.0)
+
+    return hinge, squared_hinge, logistic, modified_huber, insensitive
 
 
 @register_jitable(**INLINE)
@@ -115,7 +139,14 @@ def step_and_values(loss, margin, alpha, curvature, upper):
     def modified_huber(loss, margin, alpha, curvature, upper):
         return _kinked_step(margin, alpha, curvature, upper, 4.0 * upper)
 
-    return hinge, squared_hinge, logistic, modified_huber
+    def insensitive(loss, margin, alpha, curvature, upper):
+        lead = curvature * alpha - margin
+        excess = max(abs(lead) - loss.epsilon, 0.0)
+        most = upper * curvature
+        following = math.copysign(excess / curvature if excess < most else upper, lead) if excess > 0.0 else 0.0
+        return following, -loss.epsilon * abs(alpha), -loss.epsilon * abs(following)
+
+    return hinge, squared_hinge, logistic, modified_huber, insensitive
 
 
 @register_jitable(**INLINE)
@@ -195,12 +226,20 @@ def is_settled(loss, margin, alpha, upper):
     def modified_huber(loss, margin, alpha, upper):
         return margin > 1.0 if alpha == 0.0 else alpha == 4.0 * upper and margin < -1.0
 
-    return hinge, squared_hinge, lambda loss, margin, alpha, upper: False, modified_huber
+    def insensitive(loss, margin, alpha, upper):
+        if alpha == 0.0:
+            return abs(margin) < loss.epsilon
+        return margin < -loss.epsilon if alpha == upper else alpha == -upper and margin > loss.epsilon
+
+    def logistic(loss, margin, alpha, upper):
+        return False
+
+    return hinge, squared_hinge, logistic, modified_huber, insensitive
 
 
 @by_loss
 def pull(loss, margin, alpha, upper):
-    """Derivative of -D by the dual: a dual at 0 stays there where it is positive, one at its upper bound where not.
+    """Derivative of -D by the size of the dual: one of 0 stays there where it is positive, one at its bound where not.
 
     0 for losses whose duals come to no bound.
     """
@@ -208,9 +247,15 @@ def pull(loss, margin, alpha, upper):
     def squared_hinge(loss, margin, alpha, upper):
         return margin - 1.0 + 0.5 * alpha / upper
 
-    return (
-        lambda loss, margin, alpha, upper: margin - 1.0,
-        squared_hinge,
-        lambda loss, margin, alpha, upper: 0.0,
-        squared_hinge,
-    )
+    def hinge(loss, margin, alpha, upper):
+        return margin - 1.0
+
+    def logistic(loss, margin, alpha, upper):
+        return 0.0
+
+    def insensitive(loss, margin, alpha, upper):
+        if alpha == 0.0:
+            return loss.epsilon - abs(margin)
+        return loss.epsilon + (margin if alpha > 0.0 else -margin)
+
+    return hinge, squared_hinge, logistic, squared_hinge, insensitive

@@ -1,11 +1,12 @@
 """Passes of coordinate descent over the local rows (CoCoA's local solver), and local Newton steps of the only task."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.base import Budget, Update
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
 from chicle_elastic.solvers.linear.local import LocalData
@@ -45,14 +46,25 @@ class CoordinatePasses:
     One class because each pass leaves what the next one begins with: duals left out, gaps, the race, Newton's steps.
 
     Args:
-        ctx: Of the task.
+        rng: Of the task.
         local: Its data.
         tol: Relative gap to be reached.
         descends_only: There are no Newton steps.
+        loss: One of `kernels.losses.LOSSES`; by default that of the rows.
+        first_correction: What the first certificate is expected to find, as a multiple of the estimate.
     """
 
-    def __init__(self, ctx: Context, local: LocalData, *, tol: float, descends_only: bool = False) -> None:
-        self._rng = ctx.rng
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        local: LocalData,
+        *,
+        tol: float,
+        descends_only: bool = False,
+        loss: Any = None,
+        first_correction: float = FIRST_CORRECTION,
+    ) -> None:
+        self._rng, self._loss = rng, loss
         self.tol = tol
         self._descends_only = descends_only
         self._local = local
@@ -62,7 +74,7 @@ class CoordinatePasses:
         self._newton: LocalNewton | None = None
         self._has_turned = False  # to the other method, which has to learn of it
         self._is_stuck = False
-        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
+        self._last_gap, self._correction, self._goal = math.inf, first_correction, tol
         self._choice = ThreadChoice(local.num_threads)
         self._growth = 1.0
 
@@ -87,7 +99,7 @@ class CoordinatePasses:
         self._descent, self._has_turned = None, True
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
         self._choice = ThreadChoice(self._local.num_threads)
-        is_newton = self._is_newton
+        is_newton = self.is_newton
         self._end_newton()
         if is_newton and self._is_narrow:
             self._race = self._new_race(NEWTON)
@@ -112,7 +124,7 @@ class CoordinatePasses:
         """
         if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
             self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
-        elif self._is_newton:
+        elif self.is_newton:
             return self._newton_steps(model, budget)
         return self._descend(model, budget)
 
@@ -122,7 +134,7 @@ class CoordinatePasses:
         w = model.reshape(tables.num_outputs, -1)
         found = self._grown(w, budget)
         if self._descent is None:
-            self._descent = Descent(self._local, self._rng)
+            self._descent = Descent(self._local, self._rng, self._loss)
         descent, is_alone = self._descent, budget.num_tasks == 1 and budget.samples is None
         num_threads = self._local.useful_threads
         if budget.num_tasks == 1:
@@ -151,7 +163,7 @@ class CoordinatePasses:
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
                 self._learn(found, visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
-            if done >= enough or self._is_newton or self.is_near or budget.is_spent():
+            if done >= enough or self.is_newton or self.is_near or budget.is_spent():
                 break
         if is_small or num_passes > 1:
             samples = count_all(self._local.chunks)
@@ -168,7 +180,7 @@ class CoordinatePasses:
         )
 
     @property
-    def _is_newton(self) -> bool:
+    def is_newton(self) -> bool:
         """Say whether it is the turn of Newton steps."""
         return self._race is not None and self._race.running == NEWTON
 
@@ -212,7 +224,7 @@ class CoordinatePasses:
             self._race = self._new_race(DESCENT)
         if not self.is_near:  # a certificate may end it all
             self._race.add(work, self._left(relative))
-            self._has_turned = self._is_newton
+            self._has_turned = self.is_newton
 
     @property
     def is_near(self) -> bool:
@@ -247,7 +259,7 @@ class CoordinatePasses:
         delta = newton.w() - w
         self._last_gap = float(np.max(newton.relative_gaps))
         race.add(newton.work - before, self._left(newton.relative_left))
-        self._has_turned = not self._is_newton
+        self._has_turned = not self.is_newton
         if self._descent is not None:
             self._descent.gaps[:] = np.inf  # not those of these duals
         if newton.is_stuck or self._last_gap <= FINEST_GAP:

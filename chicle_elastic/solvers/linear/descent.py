@@ -1,6 +1,7 @@
 """Coordinate descent with shrinking over all local rows (`kernels.descent`), by threads with a replica of w each."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,14 +38,15 @@ class Descent:
     Args:
         local: The rows.
         rng: Of the task.
+        loss: One of `kernels.losses.LOSSES`; by default that of the rows.
 
     Attributes:
         gaps: Estimates of the last passes, shape (outputs,).
         visits: Duals that were looked at so far.
     """
 
-    def __init__(self, local: LocalData, rng: np.random.Generator) -> None:
-        self._local, self._rng = local, rng
+    def __init__(self, local: LocalData, rng: np.random.Generator, loss: Any = None) -> None:
+        self._local, self._rng, self._loss = local, rng, loss or LOSSES[local.loss]
         num_outputs = local.tables.num_outputs
         self.gaps = np.full(num_outputs, np.inf)
         self.visits = 0.0
@@ -174,7 +176,7 @@ class Descent:
             processed = np.zeros(len(tables.ids), dtype=np.int64)
             while most_visits or (order.counts[kernels.CURSOR] < num_buckets and not budget.is_spent()):
                 kernels.descend(
-                    LOSSES[local.loss],
+                    self._loss,
                     tables.rows,
                     tables.samples,
                     tables.bucket_chunk,

@@ -48,7 +48,7 @@ class LinearSolver(PassSolver):
             num_threads=trainer.num_threads,
         )
         descends_only = trainer.algorithm == "cocoa"
-        self._coordinates = CoordinatePasses(ctx, self.local, tol=self._tol, descends_only=descends_only)
+        self._coordinates = CoordinatePasses(ctx.rng, self.local, tol=self._tol, descends_only=descends_only)
         self._newton: NewtonParts | None = None
         self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None

@@ -63,7 +63,7 @@ def solve(
         local.outside, local.other_duals = outside, state.dual_values - of_set
         local.forget("dual_sums")
         goal = max(FIRST_SHARE * _gap(local, w), LAST_SHARE * tol)
-    passes, alone = CoordinatePasses(ctx, local, tol=goal), replace(budget, num_tasks=1, samples=None)
+    passes, alone = CoordinatePasses(ctx.rng, local, tol=goal), replace(budget, num_tasks=1, samples=None)
     there = w
     for _ in range(MOST_ITERATIONS):
         there = there + passes.run(there.ravel(), alone).delta.reshape(w.shape)

@@ -1,0 +1,159 @@
+"""Coordinate descent over little data without a job: the iterations of an only task, made by the caller himself.
+
+A job makes the same passes and the same certificates. What it adds, decisions that are the same each time, costs more
+than they do where a pass takes microseconds.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.sources import ChunkSource
+from chicle_elastic.chunks.views import Array, StateSpec
+from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Report
+from chicle_elastic.solvers.kernels import losses as kernels
+from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
+from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive
+from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+from chicle_elastic.solvers.linear.tables import Bounds
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Where an iteration has ended.
+
+    Attributes:
+        model: w of each output, flattened.
+        report: The certificate, or what the passes have summed up.
+        duals: Returns those of the model in the order of the rows, shape (num_rows, outputs, 1).
+    """
+
+    model: Array
+    report: Report
+    duals: Callable[[], Array]
+
+
+def looks(
+    trainer: LinearTrainer | RegressionTrainer, source: ChunkSource, *, seed: int, max_iterations: int
+) -> Iterator[Look]:
+    """Make iterations; those that seem to be good enough, and some others, have certificates.
+
+    Nothing comes of rows that do not stay in the cache, and where coordinate descent does not minimise the objective.
+    The last one is that before another method has to go on.
+
+    Args:
+        trainer: Says what is minimised.
+        source: The rows, in order.
+        seed: Of the order of visits.
+        max_iterations: How many there are at most.
+
+    Raises:
+        DataError: A feature is NaN or infinite.
+    """
+    schema, outputs = source.schema, trainer.num_outputs(source.schema)
+    model = np.zeros(outputs * (schema.num_features + 1))
+    progress = trainer.begin(schema, model, NO_PROGRESS, 1)
+    problem = _problem(trainer, progress)
+    if problem is None:
+        return
+    gate, spec = Gate("alone"), StateSpec(outputs=outputs, width=1, dtype="float64")
+    gate.open(1)
+    chunks = {info.id: LocalChunk(source.load(info.id, spec), gate) for info in source.infos(spec)}
+    local = LocalData(chunks, bounds=problem.bounds, intercept=trainer.intercept_scaling, loss=problem.loss)
+    if local.tables.bucket_rows > 1:
+        return
+    rng = np.random.default_rng(seed)
+    # A certificate costs as much as many passes here, and so comes when the estimate itself is good enough.
+    passes = CoordinatePasses(rng, local, tol=trainer.tol, first_correction=1.0, **problem.options)
+    num_rows, last_certificate = 0, 0
+    for number in range(1, max_iterations + 1):
+        budget = Budget(clock=MonotonicClock(), num_tasks=1, iteration=number)
+        update = passes.run(model, budget)
+        model, num_rows = model + update.delta, num_rows + update.samples
+        has_given_up = problem.loss is not Loss.HINGE and math.inf in update.metrics.values()
+        is_over = has_given_up or (passes.is_newton and not problem.has_newton)
+        report = Report(
+            iteration=number,
+            epochs=num_rows / schema.num_rows,
+            samples=update.samples,
+            num_tasks=1,
+            metrics=update.metrics,
+            is_certificate=False,
+            max_iterations=max_iterations,
+            last_certificate=last_certificate,
+            progress=progress,
+        )
+        is_long_ago = number - last_certificate >= max(16, last_certificate)
+        if passes.is_near or is_long_ago or is_over or number == max_iterations:
+            passes.visit_all()
+            rebuilt, metrics = problem.certify(local, model.reshape(outputs, -1))
+            report = replace(report, metrics=metrics, is_certificate=True, rebuilt=rebuilt.ravel())
+            passes.certified(trainer.relative_gap(model, report))
+            last_certificate = number
+        yield Look(model=model, report=report, duals=lambda: np.concatenate([b.state for b in local.tables.keep_alive]))
+        if is_over:
+            return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """What is minimised.
+
+    Attributes:
+        bounds: Where the C_i come from.
+        loss: Of class codes.
+        options: Of `CoordinatePasses`.
+        certify: Finds w of the duals, shape (outputs, D), and the sums of a certificate, as the solver of a job does.
+        has_newton: Whether the passes have Newton steps of their own.
+    """
+
+    bounds: Bounds
+    certify: Callable[[LocalData, Array], tuple[Array, Mapping[str, float]]]
+    loss: Loss = Loss.HINGE
+    has_newton: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _problem(trainer: LinearTrainer | RegressionTrainer, progress: Array) -> _Problem | None:
+    """Return what coordinate descent of one task minimises; None where a job begins with something else."""
+    if isinstance(trainer, LinearTrainer):
+        bounds = Bounds(trainer.C, trainer.class_weights, trainer.code_classes)
+        options: dict[str, Any] = {"descends_only": trainer.algorithm == "cocoa"}
+        problem = _Problem(bounds=bounds, loss=Loss.named(trainer.loss), certify=_certify_classes, options=options)
+        return problem if progress is NO_PROGRESS else None
+    loss, is_of_sums = trainer.loss, trainer.alpha == 1.0 and not trainer.is_mean
+    if not (isinstance(loss, EpsilonInsensitive) and is_of_sums and trainer.penalises_intercept):
+        return None
+    of_residuals = {"loss": kernels.EpsilonInsensitive(loss.epsilon)}
+    certify = partial(_certify_targets, loss)
+    return _Problem(bounds=Bounds(trainer.C), certify=certify, has_newton=False, options=of_residuals)
+
+
+def _certify_classes(local: LocalData, w: Array) -> tuple[Array, Mapping[str, float]]:
+    rebuilt, sums = local.certify(local.loss, w, has_losses=True, is_known=False)
+    return rebuilt, metrics_of(loss=sums[:, 0], dual=sums[:, 1])
+
+
+def _certify_targets(loss: EpsilonInsensitive, local: LocalData, w: Array) -> tuple[Array, Mapping[str, float]]:
+    upper, y, duals = local.upper, local.targets, local.duals(0)
+    scores = local.rows.times(w[0])
+    losses = upper * loss.values(scores, y, 0.0)
+    slopes = np.divide(duals, upper, out=np.zeros_like(duals), where=upper > 0)
+    metrics = {
+        "loss": float(losses.sum()),
+        "lack": float((losses - upper * loss.dual_values(slopes, scores, y)).sum()),
+        "squares": float(duals @ slopes),
+        "total": float(upper.sum()),
+        "scores": float(upper @ scores),
+        "rows": float(len(y)),
+    }
+    return local.rows.weighted_sum(duals), metrics

@@ -1,0 +1,131 @@
+"""Little data of losses with corners is fitted without a job where nobody has asked for one, and a job comes to the
+same model; an explicit `chunk_size` asks for one."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine, make_regression
+from sklearn.preprocessing import StandardScaler
+
+from chicle_elastic import InProcess
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.solvers.linear.alone import looks
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from estimators import ChicleSVM, ChicleSVR
+from tests.timeouts import timeout_s
+
+JOB = {"chunk_size": 1 << 30}
+LOSSES = ["hinge", "squared_hinge", "modified_huber"]
+
+
+def scaled(load):
+    """Features of unit variance, and targets."""
+    X, y = load(return_X_y=True)
+    return StandardScaler().fit_transform(X), y
+
+
+def require_same_optimum(model, X, y, weights=None):
+    """Compare with a job that comes nearer to the optimum."""
+    kind, params = type(model), model.get_params()
+    job = kind(**params | JOB | {"tol": 1e-7}).fit(X, y, weights)
+    assert model.duality_gap_ <= model.tol
+    total = np.sum(job.objective_)
+    assert total * (1 - 1e-6) <= np.sum(model.objective_) <= total * (1 + 2 * model.tol)
+    assert model.history_[-1].figures.keys() == job.history_[-1].figures.keys() - {"duality_gap_estimate"}
+    assert {account.rows for account in model.ledger_} == {account.rows for account in job.ledger_} == {len(y)}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("load", [load_iris, load_breast_cancer])
+@pytest.mark.parametrize("as_rows", [np.asarray, np.float32, sparse.csr_matrix])
+def test_classes_have_the_optimum_of_a_job(loss, load, as_rows):
+    """Dense and sparse rows; the duals make the weights."""
+    X, y = scaled(load)
+    model = ChicleSVM(loss=loss, store_duals=True, random_state=0).fit(as_rows(X), y)
+    require_same_optimum(model, as_rows(X), y)
+    positive = model.classes_ if len(model.classes_) > 2 else model.classes_[1:]
+    signs = np.where(y[:, None] == positive, 1.0, -1.0)
+    np.testing.assert_allclose((signs * model.duals_).T @ X, model.coef_, rtol=0, atol=1e-3 * np.abs(model.coef_).max())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weights_of_classes_and_samples(loss):
+    """Bounds of their own, some of them 0."""
+    X, y = scaled(load_wine)
+    weights = np.arange(len(y)) % 4 / 2.0
+    model = ChicleSVM(loss=loss, class_weight="balanced", intercept_scaling=3.0, random_state=0).fit(X, y, weights)
+    require_same_optimum(model, X, y, weights)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 3.0])
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_real_targets_have_the_optimum_of_a_job(epsilon, scale):
+    """A tube of no width, of some, and one that holds all targets."""
+    X, y = scaled(load_diabetes)
+    weights = np.arange(len(y)) % 3 / 1.0
+    for rows in (X, sparse.csr_matrix(X)):
+        model = ChicleSVR(epsilon=epsilon, random_state=0).fit(rows, scale * y, weights)
+        require_same_optimum(model, rows, scale * y, weights)
+
+
+def test_a_job_goes_on_where_passes_do_not_get_on():
+    """Columns that are nearly the same: coordinate descent would take thousands of passes."""
+    X, y = make_regression(1000, 30, effective_rank=3, noise=1.0, random_state=0)
+    model = ChicleSVR(C=1e4, random_state=0).fit(StandardScaler().fit_transform(X), y)
+    assert model.duality_gap_ <= model.tol
+    assert "duality_gap_estimate" in model.history_[0].figures, "the history is that of the job"
+
+
+@pytest.mark.parametrize(
+    "params", [JOB, {"runtime": InProcess()}, {"algorithm": "newton"}, {"tol": 0.0, "max_iter": 3}]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_job_that_was_asked_for_is_one(params):
+    """Its records have an estimate of the gap besides the certificate."""
+    model = ChicleSVM(random_state=0, **params).fit(*scaled(load_iris))
+    assert "duality_gap_estimate" in model.history_[0].figures
+
+
+def test_the_first_iterations_are_those_of_coordinate_descent():
+    """Without Newton steps, where the algorithm of the paper was asked for."""
+    X, y = scaled(load_wine)
+    trainer = LinearTrainer(algorithm="cocoa", tol=1e-9)
+    found = list(looks(trainer, ArraySource(X, y.astype(np.int32)), seed=0, max_iterations=40))
+    gaps = [trainer.relative_gap(look.model, look.report) for look in found if look.report.is_certificate]
+    assert gaps[-1] < 1e-6
+    signs = np.where(y[:, None] == np.arange(3), 1.0, -1.0)
+    w = (signs * found[-1].duals()[:, :, 0]).T @ np.column_stack([X, np.ones(len(X))])
+    np.testing.assert_allclose(w.ravel(), found[-1].model, atol=1e-9)
+
+
+CHILD = """
+import signal, numpy as np
+from estimators import ChicleSVM
+signal.signal(signal.SIGINT, signal.default_int_handler)
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(600, 64)) * 10.0 ** rng.uniform(-2, 2, 64), np.arange(600) % 3
+ChicleSVM(C=1e4, max_iter=2).fit(X, y)
+model = ChicleSVM(C=1e4, tol=1e-15, max_iter=10**7)
+print("ready", flush=True)
+try:
+    model.fit(X, y)
+except KeyboardInterrupt:
+    print(len(model.predict(X)), hasattr(model, "duality_gap_"), flush=True)
+"""
+
+
+def test_ctrl_c_leaves_a_model():
+    """The signal comes from another process."""
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", CHILD], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(2.0)  # until it is in the middle of the fit
+            child.send_signal(signal.SIGINT)
+            assert child.communicate(timeout=timeout_s(30))[0] == "600 True\n"
+        finally:
+            child.kill()
