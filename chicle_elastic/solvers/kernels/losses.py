@@ -12,8 +12,7 @@ from numba.extending import overload, register_jitable
 
 from chicle_elastic.solvers.kernels.jit import INLINE
 
-LAST_CHANGE = 1e-4
-"""Change of a logit after which there is no other: what is left is of the order of its cube."""
+LAST_CHANGE = 1e-4  # Change of a logit after which there is no other: what is left is of the order of its cube
 
 
 class Hinge(NamedTuple):
@@ -32,8 +31,7 @@ class ModifiedHuber(NamedTuple):
     """Stands for max(0, 1 - m)^2 where m >= -1, else -4 m."""
 
 
-LOSSES = (Hinge(), SquaredHinge(), Logistic(), ModifiedHuber())
-"""By the numbers of `objectives.Loss`."""
+LOSSES = (Hinge(), SquaredHinge(), Logistic(), ModifiedHuber())  # by the numbers of `objectives.Loss`
 
 
 def by_loss(function):

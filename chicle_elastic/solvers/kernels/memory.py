@@ -15,8 +15,7 @@ from chicle_elastic.solvers.kernels.vectors import converted, is_half
 
 CACHE_LINE = 64
 CODE, COUNT, FLAG, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
-SHORT, REAL = np.float32(0), np.float64(0)
-"""Numbers of these dtypes, for `load` and the like."""
+SHORT, REAL = np.float32(0), np.float64(0)  # numbers of these dtypes, for `load` and the like
 
 
 def addresses(arrays: list[Array]) -> Array:

@@ -15,8 +15,7 @@ from numba.core import cgutils
 
 from chicle_elastic.solvers.kernels.vectors import FLAGS, INDEX, INT32, converted, halved, load_lanes, repeated
 
-GATHERED = 8
-"""Values per gather: as many float64 as the longest vectors hold."""
+GATHERED = 8  # values per gather: as many float64 as the longest vectors hold
 
 
 def _all_lanes(lanes):

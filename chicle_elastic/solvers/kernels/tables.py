@@ -33,44 +33,30 @@ from chicle_elastic.solvers.local_chunk import RowBlock
 
 
 class DenseKind(NamedTuple):
-    """The kind of the rows of C-contiguous matrices.
+    """The kind of the rows of C-contiguous matrices."""
 
-    Attributes:
-        like: A number of the dtype of the values; of 16-bit floats, one of their bits (`vectors.is_half`).
-        like_work: A number of the dtype of the working copy: float64 for float64 values, else float32.
-    """
-
-    like: Any
-    like_work: Any
+    like: Any  # a number of the dtype of the values; of 16-bit floats, one of their bits (`vectors.is_half`)
+    like_work: Any  # a number of the dtype of the working copy: float64 for float64 values, else float32
 
 
 class CsrKind(NamedTuple):
-    """The kind of the rows of CSR matrices.
+    """The kind of the rows of CSR matrices."""
 
-    Attributes:
-        like_indptr, like_indices, like: Numbers of the dtypes; `like` is that of the values.
-        like_work: A float64: there is no working copy.
-    """
-
+    # like_indptr, like_indices, like: numbers of the dtypes; `like` is that of the values
     like_indptr: Any
     like_indices: Any
     like: Any
-    like_work: Any
+    like_work: Any  # a float64: there is no working copy
 
 
 class RowTable(NamedTuple):
-    """Rows of matrices.
+    """Rows of matrices."""
 
-    Attributes:
-        kind: What they have in common.
-        places: Per chunk the address of the first value of dense rows, or of indptr, indices and values, shape
-            (num_chunks, 1 or 3), uint64.
-        num_features: Columns.
-    """
-
-    kind: DenseKind | CsrKind
+    kind: DenseKind | CsrKind  # what they have in common
+    # per chunk the address of the first value of dense rows, or of indptr, indices and values, shape (num_chunks, 1 or
+    # 3), uint64
     places: Array
-    num_features: int
+    num_features: int  # columns
 
 
 def row_table(blocks: list[RowBlock]) -> RowTable:

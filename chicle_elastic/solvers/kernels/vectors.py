@@ -7,8 +7,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-LANES = 16
-"""Values per operation; a machine with shorter vectors takes several instructions."""
+LANES = 16  # values per operation; a machine with shorter vectors takes several instructions
 FLAGS = ("reassoc", "contract", "arcp", "nsz")  # as jit.FASTMATH
 INDEX = ir.IntType(64)
 INT32 = ir.IntType(32)

@@ -11,8 +11,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 
-LANES = 64
-"""Partial sums, each over every so many-th value: enough for any vector unit to be busy."""
+LANES = 64  # Partial sums, each over every so many-th value: enough for any vector unit to be busy
 
 
 def dot(a: Array, b: Array) -> float:

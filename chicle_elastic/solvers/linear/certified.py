@@ -16,10 +16,8 @@ from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
 LEAST_FALL, WORTH = 0.5, 0.1
 """What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
-HOW = "tol", "num_threads", "algorithm"
-"""Parameters of trainers that do not change what is minimised."""
-STUCK = "no step lowers the objective any further, for rounding"
-"""Why a job ends that would only repeat itself."""
+HOW = "tol", "num_threads", "algorithm"  # Parameters of trainers that do not change what is minimised
+STUCK = "no step lowers the objective any further, for rounding"  # Why a job ends that would only repeat itself
 
 
 class CertifiedTrainer(Trainer):

@@ -26,18 +26,12 @@ from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set.steps import FEW_VALUES, MOST_ROWS
 
-SMALL_VALUES = 1 << 18
-"""Feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted."""
-MOST_COLUMNS = 2048
-"""Columns, the intercept included, up to which the block has all of them."""
-MOST_BLOCK_VALUES = 1 << 22
-"""Values of the blocks of all outputs at most: 32 MiB in a message."""
-WIDE_COLUMNS = 1024
-"""Columns of the block where it cannot have all."""
-CHEAP_PRODUCTS = 1 << 28
-"""Multiplications that the second derivatives of all rows may take in any case."""
-CHEAP_COLUMNS = 96
-"""Columns up to which they take little longer than reading the rows."""
+SMALL_VALUES = 1 << 18  # feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted
+MOST_COLUMNS = 2048  # columns, the intercept included, up to which the block has all of them
+MOST_BLOCK_VALUES = 1 << 22  # values of the blocks of all outputs at most: 32 MiB in a message
+WIDE_COLUMNS = 1024  # columns of the block where it cannot have all
+CHEAP_PRODUCTS = 1 << 28  # multiplications that the second derivatives of all rows may take in any case
+CHEAP_COLUMNS = 96  # columns up to which they take little longer than reading the rows
 MANY_VALUES = 1 << 22
 """Rows x columns above which a pass that is made again costs less than one that looks at several steps at once."""
 ROWS_PER_COLUMN, ROWS_PER_SPARSE_COLUMN = 10, 100

@@ -23,10 +23,8 @@ from scipy.special import xlog1py
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 
-TINY = float(np.finfo(np.float64).tiny)
-"""In place of an objective of 0."""
-ROWS_IN_CACHE = 1 << 13
-"""So many rows at a time, what is found on the way to losses and slopes stays in the cache."""
+TINY = float(np.finfo(np.float64).tiny)  # in place of an objective of 0
+ROWS_IN_CACHE = 1 << 13  # So many rows at a time, what is found on the way to losses and slopes stays in the cache
 ROUNDING = 1e-20
 """Share of the squares of the targets below which what is left of them is rounding: a gap is not held against less. Of
 500 odd tables, those whose optimum is below it have residuals of 1e-13 to 1e-11 of the targets."""

@@ -15,18 +15,13 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Solver, Update
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-INTERRUPTED, ROWS, ALONE, HEAD = 0, 1, 2, 3
-"""Places in the sums of a pass, and how many there are."""
+INTERRUPTED, ROWS, ALONE, HEAD = 0, 1, 2, 3  # Places in the sums of a pass, and how many there are
 
 
 class PassSolver(Solver):
-    """Makes one pass over the local rows an iteration; the state says what it adds up.
+    """Makes one pass over the local rows an iteration; the state says what it adds up."""
 
-    Attributes:
-        state_type: Of the state.
-    """
-
-    state_type: ClassVar[type[Any]]
+    state_type: ClassVar[type[Any]]  # of the state
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""

@@ -44,10 +44,8 @@ from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 Stage: TypeAlias = LinearTrainer | MultinomialTrainer
-SAME = 1e-6
-"""Difference between w and w(alpha) that is none, as a share of the largest value."""
-STAGE = "stage"
-"""Name of the figure that says which stage an iteration is of."""
+SAME = 1e-6  # Difference between w and w(alpha) that is none, as a share of the largest value
+STAGE = "stage"  # name of the figure that says which stage an iteration is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +65,15 @@ class StageResult:
 
 @dataclass(slots=True, kw_only=True)
 class PathState(ProgressState):
-    """Progress of a path.
+    """Progress of a path."""
 
-    Attributes:
-        stage: Number of the present stage, from 0.
-        began: Iterations before this stage.
-        is_first: No iteration of this stage has been merged yet.
-        is_fresh: It begins afresh.
-        results: Of each stage that is over: iterations, certified relative gap and model; shape (stage, 2 +
-            num_parameters).
-        inner: The progress of the stage's trainer.
-    """
-
-    stage: int = 0
-    began: int = 0
-    is_first: bool = True
-    is_fresh: bool = False
+    stage: int = 0  # number of the present stage, from 0
+    began: int = 0  # Iterations before this stage
+    is_first: bool = True  # no iteration of this stage has been merged yet
+    is_fresh: bool = False  # It begins afresh
+    # of each stage that is over: iterations, certified relative gap and model; shape (stage, 2 + num_parameters)
     results: Array = field(default_factory=nothing, metadata={ROWS: "stage"})
-    inner: Array = field(default_factory=nothing)
+    inner: Array = field(default_factory=nothing)  # the progress of the stage's trainer
 
     @classmethod
     def of(cls, progress: Array) -> "PathState":

@@ -15,12 +15,10 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 
-VALUES_PER_PRODUCT = 1 << 17
-"""Values of a block, as float64, that stay in the cache until they are multiplied."""
+VALUES_PER_PRODUCT = 1 << 17  # values of a block, as float64, that stay in the cache until they are multiplied
 LEAST_ROWS, MOST_ROWS = 1 << 8, 1 << 13
 """Rows of a block: a product of fewer takes longer per row, and one of more leaves the cache."""
-SHARE_COPIED = 0.75
-"""Share of the rows of a block with a weight up to which only these are copied."""
+SHARE_COPIED = 0.75  # share of the rows of a block with a weight up to which only these are copied
 FEW_COLUMNS = 1 << 7
 """Columns up to which NumPy's BLAS is faster than scipy's, which adds to a sum without another array."""
 MOST_LISTED = 1 << 9

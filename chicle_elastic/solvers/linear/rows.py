@@ -21,32 +21,23 @@ from chicle_elastic.solvers.linear.products import (
 )
 from chicle_elastic.solvers.linear.tables import LocalTables
 
-ROWS_MADE_DENSE = 1 << 12
-"""Sparse rows that are made dense at a time."""
+ROWS_MADE_DENSE = 1 << 12  # Sparse rows that are made dense at a time
 CHEAP_PRODUCTS = 1 << 28
 """Multiplications of dense rows that a small matrix may need before it is worth a kernel's compilation."""
-MAX_COPIED_VALUES = 1 << 22
-"""Values of a subset of the rows up to which it is copied, in float64: 32 MiB."""
+MAX_COPIED_VALUES = 1 << 22  # values of a subset of the rows up to which it is copied, in float64: 32 MiB
 MOST_CACHED_COLUMNS = 1 << 17
 """Columns up to which both vectors of a product with second derivatives stay in the cache: with more of them rows are
 better read twice, for one vector at a time."""
 
-ALL: Array = np.zeros(0, dtype=np.int64)
-"""All columns."""
+ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 
 
 class NewtonRows(Protocol):
-    """A matrix of shape (num_rows, D).
+    """A matrix of shape (num_rows, D)."""
 
-    Attributes:
-        num_rows: Rows.
-        num_columns: D.
-        is_sparse: Whether they are kept as CSR.
-    """
-
-    num_rows: int
-    num_columns: int
-    is_sparse: bool
+    num_rows: int  # rows
+    num_columns: int  # D
+    is_sparse: bool  # whether they are kept as CSR
 
     def times(self, vector: Array) -> Array:
         """<x_i, vector> of every row, shape (num_rows,), float64."""

@@ -21,16 +21,11 @@ from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the C_i come from, and what target codes mean.
+    """Where the C_i come from, and what target codes mean."""
 
-    Attributes:
-        C: Factor of the sum of losses.
-        class_weights: Factor of C per target code; None for 1.
-        code_classes: Class of each target code; None where codes are classes. See `LinearTrainer`.
-    """
-
-    C: float
-    class_weights: tuple[float, ...] | None = None
+    C: float  # factor of the sum of losses
+    class_weights: tuple[float, ...] | None = None  # factor of C per target code; None for 1
+    # class of each target code; None where codes are classes. See `LinearTrainer`
     code_classes: tuple[int, ...] | None = None
 
     def of(self, block: RowBlock) -> Array | None:
@@ -48,17 +43,11 @@ class Bounds:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """What the solver remembers of a chunk while it is local.
+    """What the solver remembers of a chunk while it is local."""
 
-    Attributes:
-        norms: |x|^2 with the intercept column, shape (num_rows,), float64; 0 until a row is first visited.
-        upper: C_i, shape (num_rows,), float64, or None.
-        left_out: Whether passes leave out a dual, shape (num_rows, outputs), uint8.
-    """
-
-    norms: Array
-    upper: Array | None
-    left_out: Array
+    norms: Array  # |x|^2 with the intercept column, shape (num_rows,), float64; 0 until a row is first visited
+    upper: Array | None  # C_i, shape (num_rows,), float64, or None
+    left_out: Array  # whether passes leave out a dual, shape (num_rows, outputs), uint8
 
 
 @dataclass(slots=True, kw_only=True)

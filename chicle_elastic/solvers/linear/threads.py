@@ -5,8 +5,7 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-PHASE = 5
-"""Passes with all threads, then with one, before the two are compared; the first of each is not counted."""
+PHASE = 5  # passes with all threads, then with one, before the two are compared; the first of each is not counted
 
 
 def kernel_threads(num_threads: int) -> ThreadPoolExecutor:

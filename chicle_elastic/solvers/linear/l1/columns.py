@@ -22,8 +22,7 @@ from chicle_elastic.solvers.linear.tables import LocalTables
 
 SWEEPS, MOST_ROUNDS, MOST_PRODUCTS = 10, 6, 100
 """Sweeps before conjugate gradients, rounds of both, and products of conjugate gradients."""
-NEARLY_STEEP = 0.9
-"""Share of l1 from which the slope of a weight that is 0 makes it one that may change."""
+NEARLY_STEEP = 0.9  # share of l1 from which the slope of a weight that is 0 makes it one that may change
 
 
 class Columns:

@@ -40,20 +40,14 @@ rounding."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Of one output.
+    """Of one output."""
 
-    Attributes:
-        loss: The loss of margins; None is the squared loss of real targets.
-        l1, l2: Factors of the penalties, one of them > 0.
-        has_free_intercept: Whether the last column is not penalised.
-        tol: Relative gap to reach.
-    """
-
-    loss: Loss | None
+    loss: Loss | None  # the loss of margins; None is the squared loss of real targets
+    # l1, l2: Factors of the penalties, one of them > 0
     l1: float
     l2: float
-    has_free_intercept: bool
-    tol: float = 0.0
+    has_free_intercept: bool  # whether the last column is not penalised
+    tol: float = 0.0  # relative gap to reach
 
     @property
     def of_scores(self) -> RegressionLoss:

@@ -29,94 +29,65 @@ PATIENCE = 3
 class L1Phase(IntEnum):
     """What the next pass does for an output."""
 
-    LOOK = 0
-    """Weights of the classes, or means; and lengths of columns."""
+    LOOK = 0  # Weights of the classes, or means; and lengths of columns
     EVALUATE = 1
     """Losses and slopes at the end of the direction; if W always has all columns their products with it, unless they
     are known."""
-    MULTIPLY = 2
-    """Products of the columns of the working set, at w."""
-    COLUMNS = 3
-    """A task that is alone finds the direction from the columns of its rows."""
-    REST = 4
-    """Nothing: w is good enough, and a certificate follows."""
+    MULTIPLY = 2  # products of the columns of the working set, at w
+    COLUMNS = 3  # a task that is alone finds the direction from the columns of its rows
+    REST = 4  # nothing: w is good enough, and a certificate follows
 
 
 @dataclass(slots=True, kw_only=True)
 class OutputState(ProgressState):
-    """Where one output is.
+    """Where one output is."""
 
-    Attributes:
-        phase: What the next pass does.
-        value: The objective at w; infinite where it is not known.
-        gap: Relative duality gap at w, as far as the last evaluation can tell; infinite where it is not known.
-        plus, minus: What positive and negative slopes are multiplied by for duals that are feasible; 0 where that is
-            not known.
-        reach: Share of the direction that was found which the present one is; 0 for one that is taken unseen.
-        damping: Share of the largest possible curvature that is added to the second derivatives, because the direction
-            before was much too long; the model then trusts w more.
-        num_solved: Directions found since the beginning, or since a certificate was not good enough.
-        num_still: Steps in a row that lowered neither the objective nor the gap.
-        is_rough: Products are summed up in float32.
-        slopes: sum_i a_i x_i of the slopes a_i at w, shape (D,).
-        direction: Where to go from w, shape (D,). At rest from w to where the duals are the slopes, which may be less
-            than w has digits for.
-        columns: The working set W, ascending, shape (h,); empty where it always has all columns.
-        products: Second derivatives in the columns of W, packed by rows; kept for the squared loss alone.
-    """
-
-    phase: L1Phase = L1Phase.LOOK
-    value: float = np.inf
+    phase: L1Phase = L1Phase.LOOK  # what the next pass does
+    value: float = np.inf  # the objective at w; infinite where it is not known
+    # relative duality gap at w, as far as the last evaluation can tell; infinite where it is not known
     gap: float = np.inf
+    # plus, minus: what positive and negative slopes are multiplied by for duals that are feasible; 0 where that is not
+    # known
     plus: float = 0.0
     minus: float = 0.0
-    reach: float = 0.0
+    reach: float = 0.0  # share of the direction that was found which the present one is; 0 for one that is taken unseen
+    # share of the largest possible curvature that is added to the second derivatives, because the direction before was
+    # much too long; the model then trusts w more
     damping: float = 0.0
-    num_solved: int = 0
-    num_still: int = 0
-    is_rough: bool = False
-    slopes: Array = field(default_factory=nothing)
+    num_solved: int = 0  # directions found since the beginning, or since a certificate was not good enough
+    num_still: int = 0  # steps in a row that lowered neither the objective nor the gap
+    is_rough: bool = False  # products are summed up in float32
+    slopes: Array = field(default_factory=nothing)  # sum_i a_i x_i of the slopes a_i at w, shape (D,)
+    # where to go from w, shape (D,). At rest from w to where the duals are the slopes, which may be less than w has
+    # digits for
     direction: Array = field(default_factory=nothing)
+    # the working set W, ascending, shape (h,); empty where it always has all columns
     columns: Numbers = field(default_factory=no_numbers)
+    # second derivatives in the columns of W, packed by rows; kept for the squared loss alone
     products: Array = field(default_factory=nothing)
 
 
 @dataclass(slots=True, kw_only=True)
 class L1State(ProgressState):
-    """Of all outputs.
+    """Of all outputs."""
 
-    Attributes:
-        is_whole: W always has all columns.
-        is_parabola: The loss is the squared one: second derivatives are the same everywhere.
-        has_columns: A task that is alone solves from the columns of its rows, without products.
-        is_alone: There was one task in the last pass.
-        num_sides: Of the objective.
-        D: Columns, the intercept included.
-        num_rows: Rows that were looked at first.
-        share: Share of tol below which an output rests.
-        num_refused: Certificates that were not good enough.
-        total: Sum of the weights of a squared loss, which its C_i are divided by; else 1.
-        target_mean: Weighted mean of real targets; 0 without a free intercept.
-        means: Those of the columns of a squared loss with a free intercept, shape (D,); else zeros.
-        norms: Lengths of the columns, rows weighted by C_i, and less their means, shape (D,); zeros where W has all
-            columns of a squared loss.
-        outputs: By number.
-    """
-
-    is_whole: bool
-    is_parabola: bool
-    has_columns: bool = False
-    is_alone: bool = False
-    num_sides: int
-    D: int
-    num_rows: float = 0.0
-    share: float = FIRST_SHARE
-    num_refused: int = 0
-    total: float = 1.0
-    target_mean: float = 0.0
+    is_whole: bool  # W always has all columns
+    is_parabola: bool  # the loss is the squared one: second derivatives are the same everywhere
+    has_columns: bool = False  # a task that is alone solves from the columns of its rows, without products
+    is_alone: bool = False  # there was one task in the last pass
+    num_sides: int  # of the objective
+    D: int  # columns, the intercept included
+    num_rows: float = 0.0  # rows that were looked at first
+    share: float = FIRST_SHARE  # share of tol below which an output rests
+    num_refused: int = 0  # certificates that were not good enough
+    total: float = 1.0  # sum of the weights of a squared loss, which its C_i are divided by; else 1
+    target_mean: float = 0.0  # weighted mean of real targets; 0 without a free intercept
+    # those of the columns of a squared loss with a free intercept, shape (D,); else zeros
     means: Array = field(default_factory=nothing)
+    # lengths of the columns, rows weighted by C_i, and less their means, shape (D,); zeros where W has all columns of a
+    # squared loss
     norms: Array = field(default_factory=nothing)
-    outputs: list[OutputState]
+    outputs: list[OutputState]  # by number
 
     @property
     def floor(self) -> float:

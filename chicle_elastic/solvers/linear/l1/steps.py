@@ -50,15 +50,12 @@ from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
 ARMIJO = 1e-4
-ROUNDING = SAME = 1e-14
-"""Relative change of the objective that is none, and difference of a weight."""
+ROUNDING = SAME = 1e-14  # relative change of the objective that is none, and difference of a weight
 SHORT, LEAST_REACH = 0.2, 1e-6
 """Share of a direction below which it was much too long: the model does not foresee rows whose curvature begins there,
 as on separable data with the squared hinge. And below which it leads nowhere."""
-MOST_LEFT = 0.1
-"""Share of how far slopes are off that a solution may leave, less where the gap is smaller than that."""
-FIRST_COLUMNS = 256
-"""Columns of the first working set, and up to which the second order model is minimised to rounding."""
+MOST_LEFT = 0.1  # share of how far slopes are off that a solution may leave, less where the gap is smaller than that
+FIRST_COLUMNS = 256  # columns of the first working set, and up to which the second order model is minimised to rounding
 ROUGH_DIAGONAL = 1e-6
 """Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
 

@@ -20,14 +20,12 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
-SLOPE_SHARE = 0.05
-"""Share of tol that slopes may be off at a solution, by l1."""
+SLOPE_SHARE = 0.05  # share of tol that slopes may be off at a solution, by l1
 MOST_ROUNDS = 500
 """Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
 SWEEPS = 100
 """Over the weights that are not 0, before an exact step; while their signs change much, sweeps are what helps."""
-MOST_CUTS = 3
-"""Factors for one exact step, each with fewer weights than the one before."""
+MOST_CUTS = 3  # Factors for one exact step, each with fewer weights than the one before
 PATIENCE = 10
 """Rounds after which a solution will do whose signs still change, for rounding; entries of each weight, one by one."""
 ROUNDING = 1e-12

@@ -23,12 +23,9 @@ FEW_VALUES = 1 << 20
 VALUES_PER_BLOCK = 1 << 18
 """Values of a block of dense rows. With 4 times as many and as few, products of 4,000 x 1,024 rows with 50 classes take
 30 and 10 % longer; what a block takes is memory beside the rows."""
-SPARSE_ROWS = 1 << 16
-"""Rows of a block of sparse rows, whose products with all classes are what takes memory."""
-ROWS_MADE_DENSE = 1 << 12
-"""Sparse rows that are made dense at a time."""
-ALL: Array = np.zeros(0, dtype=np.int64)
-"""All columns."""
+SPARSE_ROWS = 1 << 16  # rows of a block of sparse rows, whose products with all classes are what takes memory
+ROWS_MADE_DENSE = 1 << 12  # Sparse rows that are made dense at a time
+ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 
 
 class ClassRows:

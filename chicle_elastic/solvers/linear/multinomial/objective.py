@@ -27,25 +27,17 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 
-LEFT_OUT = -1e30
-"""Intercept of a class without weight: its probability is 0, whatever the scores of others are."""
+LEFT_OUT = -1e30  # Intercept of a class without weight: its probability is 0, whatever the scores of others are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax:
-    """Probabilities of some samples, and sums over them.
+    """Probabilities of some samples, and sums over them."""
 
-    Attributes:
-        probabilities: p_i, shape (K, n), float64.
-        weighted: C_i p_i, shape (K, n), float64.
-        loss: sum_i C_i (log sum_k exp(z_ik) - z_iy).
-        entropy: sum_i C_i H(p_i).
-    """
-
-    probabilities: Array
-    weighted: Array
-    loss: float
-    entropy: float
+    probabilities: Array  # p_i, shape (K, n), float64
+    weighted: Array  # C_i p_i, shape (K, n), float64
+    loss: float  # sum_i C_i (log sum_k exp(z_ik) - z_iy)
+    entropy: float  # sum_i C_i H(p_i)
 
     @classmethod
     def of(cls, scores: Array, codes: Array, upper: Array) -> "Softmax":
@@ -93,15 +85,10 @@ def _softmax(scores: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """What makes probabilities feasible: p'_i = (1 - share) p_i + share * common.
+    """What makes probabilities feasible: p'_i = (1 - share) p_i + share * common."""
 
-    Attributes:
-        share: t, from 0 to 1.
-        common: q, shape (K,), float64.
-    """
-
-    share: float
-    common: Array
+    share: float  # t, from 0 to 1
+    common: Array  # q, shape (K,), float64
 
     @classmethod
     def of(cls, residual: Array, totals: Array) -> "Mixture":

@@ -17,8 +17,7 @@ from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exac
 from chicle_elastic.solvers.linear.products import cholesky_solve, pack, packed_diagonal, unpack
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
-ALL = NO_NUMBERS
-"""Columns of a block."""
+ALL = NO_NUMBERS  # columns of a block
 
 
 def block_weights(p: Array, upper: Array) -> Array:

@@ -38,20 +38,15 @@ from chicle_elastic.solvers.linear.products import pack, unpack
 from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 
-ENTROPY = 9
-"""Place of sum C H(p) in the scalars of an evaluation."""
+ENTROPY = 9  # Place of sum C H(p) in the scalars of an evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxProblem(Problem):
-    """Minimise 1/2 |W|^2 and the losses of all classes.
+    """Minimise 1/2 |W|^2 and the losses of all classes."""
 
-    Attributes:
-        num_classes: K.
-        loss: Says what kind of loss it is; that of two classes is of the same kind.
-    """
-
-    num_classes: int
+    num_classes: int  # K
+    # says what kind of loss it is; that of two classes is of the same kind
     loss: RegressionLoss = field(default_factory=SmoothLoss)
 
     @property

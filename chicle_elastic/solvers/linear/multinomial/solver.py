@@ -28,8 +28,7 @@ from chicle_elastic.solvers.local_chunk import LocalChunk
 
 GOLDEN_RATIO = 0.6180339887498949
 """Multiples of it by the number of a row, modulo 1, are spread evenly: which rows are drawn is the same on any task."""
-SAME = 1e-14
-"""Relative difference of a weight that is rounding, as the mean of the steps of all tasks has."""
+SAME = 1e-14  # relative difference of a weight that is rounding, as the mean of the steps of all tasks has
 
 
 class LocalRows:

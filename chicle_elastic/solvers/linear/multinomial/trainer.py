@@ -47,8 +47,7 @@ class MultinomialTrainer(CertifiedTrainer):
     class_weights: tuple[float, ...] | None = None
     code_classes: tuple[int, ...] | None = None
     has_one_softmax: ClassVar[bool] = True
-    intercept_scaling: ClassVar[float] = 1.0
-    """Of the last column of the model."""
+    intercept_scaling: ClassVar[float] = 1.0  # of the last column of the model
 
     def __post_init__(self) -> None:
         if not 0 < self.C < np.inf or not self.tol >= 0:

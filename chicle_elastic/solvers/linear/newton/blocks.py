@@ -16,15 +16,12 @@ from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS, pack, packed_diagonal
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
-MOST_UPDATES = 16
-"""Updates after which a sum is found anew, as their rounding errors add up."""
-SHARE_CHANGED = 0.5
-"""Rows that change sides, as a share of those that count, up to which a sum is updated."""
+MOST_UPDATES = 16  # Updates after which a sum is found anew, as their rounding errors add up
+SHARE_CHANGED = 0.5  # rows that change sides, as a share of those that count, up to which a sum is updated
 LEAST_LEFT = {Block.ROUGH: 1e-3, Block.EXACT: 1e-6}
 """Share of what a diagonal value was since it was found anew; below, what is left may be the rounding of what was taken
 away, as after a single row of huge values."""
-MOST_COPIED = 1 << 20
-"""Values of rows that have changed sides up to which they are copied."""
+MOST_COPIED = 1 << 20  # values of rows that have changed sides up to which they are copied
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: products with it look random (Knuth, The Art of Computer Programming 3, section 6.4)."""
 

@@ -13,8 +13,7 @@ first, and at least the second, or the third where the relative gap is below the
 hinge takes 3 % fewer passes with 0.1 for both, and 3 % more with 0.3 and 0.03; 68 of regressions 2 % more and fewer."""
 JUST_NARROW = 0.4
 """Share of the gap to reach that corners take, once they are narrow enough; 0.1 and 0.8 take 2 to 5 % more passes."""
-LEAST_THETA = 1e-12
-"""As a share of the first one: rounding is as large."""
+LEAST_THETA = 1e-12  # as a share of the first one: rounding is as large
 
 
 def narrow(state: NewtonState, output: OutputState, problem: Problem) -> None:

@@ -26,8 +26,7 @@ from chicle_elastic.solvers.linear.products import (
 JITTERS = (1e-12, 1e-9, 1e-6, 1e-4)
 """Added to a diagonal of ones, one after the other, where rounding has made a matrix indefinite, of float64 or of
 float32."""
-EPSILON = 4.0 * float(np.finfo(np.float64).eps)
-"""Times D the curvature of a scaled matrix that is rounding."""
+EPSILON = 4.0 * float(np.finfo(np.float64).eps)  # Times D the curvature of a scaled matrix that is rounding
 
 
 def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:

@@ -9,10 +9,8 @@ from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton.directions import curvature_along
 from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, OutputState, Problem
 
-ROUNDING = 1e-13
-"""Relative change of the objective that is none."""
-CAUTION = 2.0
-"""What a step leaves may be so many times what the step before has left."""
+ROUNDING = 1e-13  # relative change of the objective that is none
+CAUTION = 2.0  # what a step leaves may be so many times what the step before has left
 BALANCED = 1e-9
 """Share of the sum of duals that those of two classes may differ by, for rounding, beside a free intercept."""
 EPSILON = float(np.finfo(np.float64).eps)

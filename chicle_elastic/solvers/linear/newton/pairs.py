@@ -12,8 +12,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
 
-MOST_PAIRS = 6
-"""Pairs that are kept; with more of them a new block would have paid long ago."""
+MOST_PAIRS = 6  # Pairs that are kept; with more of them a new block would have paid long ago
 MOST_VALUES = 1 << 20
 """Values of the pairs at most: they are part of the progress, which tasks that join and checkpoints have."""
 

@@ -25,30 +25,21 @@ from chicle_elastic.solvers.linear.newton.state import (
 from chicle_elastic.solvers.linear.objectives import dual_slopes
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
-ROWS_AT_ONCE = 1 << 12
-"""Rows whose losses along a direction are found at a time."""
-SAME = 1e-14
-"""Relative difference of a weight that is rounding."""
+ROWS_AT_ONCE = 1 << 12  # rows whose losses along a direction are found at a time
+SAME = 1e-14  # relative difference of a weight that is rounding
 
 
 @dataclass(slots=True)
 class _Point:
-    """Keep what is known of all rows at a w.
+    """Keep what is known of all rows at a w."""
 
-    Attributes:
-        w: The point.
-        scores: As the loss has them.
-        curvatures: Of the loss, weighted, where products are asked for.
-        slopes, beside: With corners, of the round loss, and its curvatures beside the duals.
-        duals: With corners, those that the step to w has foretold.
-    """
-
-    w: Array
-    scores: Array
-    curvatures: Array | None = None
+    w: Array  # the point
+    scores: Array  # as the loss has them
+    curvatures: Array | None = None  # of the loss, weighted, where products are asked for
+    # slopes, beside: with corners, of the round loss, and its curvatures beside the duals
     slopes: Array | None = None
     beside: Array | None = None
-    duals: Array | None = None
+    duals: Array | None = None  # with corners, those that the step to w has foretold
 
 
 class NewtonPasses:

@@ -72,8 +72,7 @@ from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import packed_diagonal
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 
-ENOUGH = 0.25
-"""Share of slope times direction by which the objective has to fall; of a parabola it is a half."""
+ENOUGH = 0.25  # share of slope times direction by which the objective has to fall; of a parabola it is a half
 WARM_THETA = 0.2
 """Width of corners that a classifier begins with from w that is not 0, in units of margins; else it is 1. With 0.05,
 0.1 and 1 warm starts take 0.85, 0.94 and 1.41 of the passes on 18 pairs of C, on 8 of digits 1.12, 1.12 and 0.89."""
@@ -81,15 +80,12 @@ LEAST_REACH, LEAST_FALL = 1e-5, 0.5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
 FIRST_DAMPING, MOST_DAMPING, DAMPED = 1e-3, 1e3, 10.0
 """Damping after a direction that leads nowhere, at most, and what each further one and each whole step change it by."""
-SMALLER, LARGER = 0.9, 10.0
-"""Share of a scale that a step may take away, or add."""
-FEW = 1e-4
-"""Relative change of the objective that is none, as a share of tol."""
+SMALLER, LARGER = 0.9, 10.0  # share of a scale that a step may take away, or add
+FEW = 1e-4  # relative change of the objective that is none, as a share of tol
 LEAST_SHARE, LEAST_SHARE_OF_NEWTON_DUALS = 0.05, 0.2
 """Share of tol that is aimed at, at least; and below which, after two certificates in vain, no output rests with the
 duals of one step on."""
-POOR = 0.9
-"""Share of the gradient above which sums in float32 are not good enough."""
+POOR = 0.9  # share of the gradient above which sums in float32 are not good enough
 
 
 def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:

@@ -28,16 +28,14 @@ from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_sol
 from chicle_elastic.solvers.linear.race import STEP_VALUES
 from chicle_elastic.solvers.linear.wide.rows import WideRows, products_of
 
-FLAT = 0.3
-"""A point on the line is good when the slope there is this share of the slope at its beginning."""
+FLAT = 0.3  # a point on the line is good when the slope there is this share of the slope at its beginning
 MAX_TRIALS = 12
 STEPS_PER_ITERATION = 16
 """Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
 FAR = 10.0
 """Share of the gap of the best duals that 1/2 |gradient|^2 is, beyond which the duals one step on are not looked at. On
 dense rows of 40 to 500 columns 6 of 133 were better there, by a factor of 1.5 at most; of those below it 26 of 99."""
-RIDGE = 1e-9
-"""Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
+RIDGE = 1e-9  # added to products of heavy columns, as a share of their diagonal: columns may be alike
 
 
 class WideFinish:
@@ -56,14 +54,14 @@ class WideFinish:
         tol: Relative gap at which to come back, however few the steps were.
 
     Attributes:
-        most_fruitless: Newton steps in a row without better duals, nor a smaller gradient, after which they are given
-            up: rounding, most likely.
         alpha: The best duals so far.
         w: w(alpha), shape (num_columns,).
         gap: Sum of their gap contributions.
         primal: P of w, of all rows.
     """
 
+    # Newton steps in a row without better duals, nor a smaller gradient, after which they are given up: rounding, most
+    # likely
     most_fruitless: ClassVar[int] = 30
 
     def __init__(

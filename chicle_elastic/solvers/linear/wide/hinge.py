@@ -28,8 +28,7 @@ GROWTH = 4.0
 MOST_INNER, SHORTER = 20, 0.1
 """Newton steps without new centers after which tau is so much smaller. Without that a tau that is 25 times too large
 leaves click logs at C=100, and stages of a path, without an end."""
-INNER_SHARE = 0.3
-"""Share of the gap that may come from w not being the minimum of phi when the centers move."""
+INNER_SHARE = 0.3  # share of the gap that may come from w not being the minimum of phi when the centers move
 MOST_FRUITLESS = 120
 """Newton steps without better duals after which rounding is all that is left. Digits at C=1e5 have up to 60 of them
 while centers move and tau grows."""

@@ -16,14 +16,12 @@ from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WideRows, with_columns
 
-MAX_FEATURES = 2047
-"""Features up to which a matrix of second derivatives is made."""
+MAX_FEATURES = 2047  # Features up to which a matrix of second derivatives is made
 MOST_ROWS, MOST_DENSE_VALUES = 1 << 12, 1 << 24
 """Dense wide rows, and their values, up to which that is the matrix: 128 MiB, and as much for a copy of the rows."""
 MOST_KEPT_VALUES = 1 << 22
 """Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
-WIDE_STEP = 12
-"""Products with a vector that conjugate gradients take in a step over wide rows, roughly."""
+WIDE_STEP = 12  # products with a vector that conjugate gradients take in a step over wide rows, roughly
 
 
 def step_work(tables: LocalTables) -> float:

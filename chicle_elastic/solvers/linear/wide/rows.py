@@ -24,26 +24,20 @@ from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_sol
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION
 from chicle_elastic.solvers.linear.rows import ALL, MergedRows
 
-HEAVY, LEAST_HEAVY = 64, 8
-"""Columns at most and at least that duals are corrected in, see `finish`."""
-FIRST_PRODUCTS = 2
-"""Products that the first direction is expected to take."""
+HEAVY, LEAST_HEAVY = 64, 8  # columns at most and at least that duals are corrected in, see `finish`
+FIRST_PRODUCTS = 2  # products that the first direction is expected to take
 FACTOR_SHARE = 0.25
 """What the factor of the preconditioner's block may cost, as a share of the products of the last direction."""
-MOST_COLUMNS = 2048
-"""Columns of the preconditioner's block at most: 32 MiB."""
-ROWS_PER_COLUMN = 100
-"""Rows per column of that block: a sample of them is as good, where rows are many."""
+MOST_COLUMNS = 2048  # columns of the preconditioner's block at most: 32 MiB
+ROWS_PER_COLUMN = 100  # rows per column of that block: a sample of them is as good, where rows are many
 MOST_COPIED_VALUES = 1 << 23
 """Feature values up to which sparse rows are copied: 96 MiB a copy, and for a moment three times as much."""
-MOST_EXACT = 256
-"""Rows with curvature up to which the equations of wide rows are solved exactly."""
+MOST_EXACT = 256  # rows with curvature up to which the equations of wide rows are solved exactly
 ETA = 1e-2
 """Share of the right-hand side, in the norm of the preconditioner, that conjugate gradients leave at their end. Smooth
 losses on six wide data sets take 1.1 times the work with larger ones far from the optimum, up to 0.3."""
 MOST_PRODUCTS = 1000
-SPLIT = 10
-"""What it costs to copy rows, and to tell their columns apart, per value, in values of a product."""
+SPLIT = 10  # what it costs to copy rows, and to tell their columns apart, per value, in values of a product
 FIRST_TAU, FIRST_WIDE_TAU = 5.0, 0.2
 """First tau of the hinge. With 0.2 dense rows take a third more Newton steps, with 50 as many as with 5. Over
 wide rows conjugate gradients with 1 take so long on click logs that no step comes to an end."""

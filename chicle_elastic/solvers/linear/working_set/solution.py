@@ -16,13 +16,11 @@ from chicle_elastic.solvers.linear.working_set.state import DRIFT, Sums, Working
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 from chicle_elastic.waits import Wait
 
-MOST_ITERATIONS = 256
-"""Iterations of an only task of a SOLVE at most."""
+MOST_ITERATIONS = 256  # Iterations of an only task of a SOLVE at most
 FIRST_SHARE, LAST_SHARE = 0.03, 0.3
 """Beside duals that stay, a SOLVE ends when the gap within the set is this share of what it was, or of tol, whichever
 is more."""
-LONG_S = 5.0
-"""How long a SOLVE may take without a line."""
+LONG_S = 5.0  # how long a SOLVE may take without a line
 
 
 def solve(

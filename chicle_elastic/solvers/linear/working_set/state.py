@@ -33,67 +33,47 @@ WIDTH = 0.05
 On four sets of sparse rows 0.3 takes as many iterations; where the values of a set are limited to a tenth of the rows,
 0.3 finds too many rows in half of the cases."""
 
-DRIFT = 1e-9
-"""A w that is not that of the duals, by this share of its length: something was lost."""
+DRIFT = 1e-9  # a w that is not that of the duals, by this share of its length: something was lost
 
 
 class WorkingSetPhase(IntEnum):
     """What the next pass does."""
 
-    DESCEND = 0
-    """A pass of coordinate descent; there is no working set."""
-    SELECT = 1
-    """Every task evaluates its rows, and says which are undecided."""
-    GATHER = 2
-    """The tasks send rows that were chosen."""
-    SOLVE = 3
-    """One task solves for the duals of the working set."""
-    REST = 4
-    """Nothing is left to do."""
+    DESCEND = 0  # a pass of coordinate descent; there is no working set
+    SELECT = 1  # every task evaluates its rows, and says which are undecided
+    GATHER = 2  # the tasks send rows that were chosen
+    SOLVE = 3  # one task solves for the duals of the working set
+    REST = 4  # nothing is left to do
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkingSetState(ProgressState):
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        phase: Of the next pass.
-        num_outputs: Of the model.
-        num_rows: Of the data set.
-        share: Share of tol that the gap has to come below before a certificate.
-        gap: Largest relative gap over the outputs, as of the last pass that looked; infinity before.
-        num_passes: Of coordinate descent.
-        next_look: Number of passes at which it is asked whether they get on well enough.
-        gap_then: Estimated relative gap some passes ago; or that of the last time that the same rows were solved for.
-        num_stalls: How many times in a row that brought less than half of it.
-        turn: Which task solves: the one whose rank this is, modulo their number.
-        is_repeated: The last pass found w anew, and this one looks at it.
-        dual_values: Sums per output as of the last SELECT, shape (num_outputs,).
-        wanted, wanted_lengths: Numbers and lengths of rows that the next pass gathers, shape (r,).
-        rows, lengths, targets, upper: Number, length, class code and C_i of rows in the working set, shape (s,).
-        duals: Of the rows in the working set, row by row, shape (s * num_outputs,).
-        columns, values: Of their features, row by row, shape (v,).
-    """
-
-    phase: WorkingSetPhase = WorkingSetPhase.SELECT
-    num_outputs: int
-    num_rows: int
-    share: float = 0.9
-    gap: float = np.inf
-    num_passes: int = 0
-    next_look: int = 0
+    phase: WorkingSetPhase = WorkingSetPhase.SELECT  # of the next pass
+    num_outputs: int  # of the model
+    num_rows: int  # of the data set
+    share: float = 0.9  # share of tol that the gap has to come below before a certificate
+    gap: float = np.inf  # largest relative gap over the outputs, as of the last pass that looked; infinity before
+    num_passes: int = 0  # of coordinate descent
+    next_look: int = 0  # number of passes at which it is asked whether they get on well enough
+    # estimated relative gap some passes ago; or that of the last time that the same rows were solved for
     gap_then: float = np.inf
-    num_stalls: int = 0
-    is_repeated: bool = False
-    turn: int = 0
-    dual_values: Array = field(default_factory=nothing)
+    num_stalls: int = 0  # how many times in a row that brought less than half of it
+    is_repeated: bool = False  # the last pass found w anew, and this one looks at it
+    turn: int = 0  # which task solves: the one whose rank this is, modulo their number
+    dual_values: Array = field(default_factory=nothing)  # sums per output as of the last SELECT, shape (num_outputs,)
+    # wanted, wanted_lengths: numbers and lengths of rows that the next pass gathers, shape (r,)
     wanted: Array = field(default_factory=nothing)
     wanted_lengths: Array = field(default_factory=nothing)
+    # rows, lengths, targets, upper: number, length, class code and C_i of rows in the working set, shape (s,)
     rows: Array = field(default_factory=nothing)
     lengths: Array = field(default_factory=nothing)
     targets: Array = field(default_factory=nothing)
     upper: Array = field(default_factory=nothing)
+    # of the rows in the working set, row by row, shape (s * num_outputs,)
     duals: Array = field(default_factory=nothing)
+    # columns, values: of their features, row by row, shape (v,)
     columns: Array = field(default_factory=nothing)
     values: Array = field(default_factory=nothing)
 

@@ -27,12 +27,9 @@ from chicle_elastic.solvers.linear.working_set.state import DRIFT, Sums, Working
 
 FIRST_LOOK, PASSES_BETWEEN = 8, 4
 """Passes of coordinate descent before the first look at their pace, and over which it is measured."""
-PATIENCE = 3
-"""Another `PASSES_BETWEEN` passes follow if so many times as many will do."""
-MOST_ROWS = 1 << 20
-"""Rows of a data set at most: SELECT sends a number for each."""
-MOST_VALUES = 1 << 24
-"""Values of a working set at most: 256 MiB with their columns."""
+PATIENCE = 3  # another `PASSES_BETWEEN` passes follow if so many times as many will do
+MOST_ROWS = 1 << 20  # rows of a data set at most: SELECT sends a number for each
+MOST_VALUES = 1 << 24  # values of a working set at most: 256 MiB with their columns
 FEW_VALUES = 1 << 21
 """The same before any pass of coordinate descent, when all rows may be undecided: 32 MiB with their columns, as much as
 the second derivatives of narrow data may have in each pass (`methods.MOST_BLOCK_VALUES`)."""
