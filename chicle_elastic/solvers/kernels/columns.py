@@ -10,36 +10,24 @@ from chicle_elastic.solvers.kernels.jit import kernel
 
 @kernel
 def descend_columns(
-    starts,
+    starts,  # starts, rows, values: of the matrix
     rows,
     values,
-    curvatures,
-    squares,
-    l1,
+    curvatures,  # shape (num_rows,), float64
+    squares,  # sums over each column of curvatures times squared values, shape (D,), float64
+    l1,  # l1, l2: Factors of |w_j| and w_j^2 / 2, shape (D,), float64
     l2,
-    offsets,
-    num_sweeps,
-    goal,
-    places,  # OUT
-    residuals,  # OUT
-    w,  # OUT
+    offsets,  # added to the slope along each weight, shape (D,), float64
+    num_sweeps,  # At most
+    goal,  # sum of violations
+    places,  # OUT: which weights, in this order, shape (n,), int64; the order changes
+    residuals,  # OUT: shape (num_rows,), float64
+    w,  # OUT: shape (D,), float64
 ):
     """Minimise over one weight after the other, until the slopes of a sweep are off by at most `goal` altogether.
 
     Weights that are 0 and likely to stay so are left out of the next sweeps (Yuan, Ho and Lin 2012); they are looked at
     again before it ends.
-
-    Args:
-        starts, rows, values: Of the matrix.
-        curvatures: Shape (num_rows,), float64.
-        squares: Sums over each column of curvatures times squared values, shape (D,), float64.
-        l1, l2: Factors of |w_j| and w_j^2 / 2, shape (D,), float64.
-        offsets: Added to the slope along each weight, shape (D,), float64.
-        num_sweeps: At most.
-        goal: Sum of violations.
-        places: Which weights, in this order, shape (n,), int64; the order changes.
-        residuals: Shape (num_rows,), float64.
-        w: Shape (D,), float64.
 
     Returns:
         The sum of violations in the last sweep.

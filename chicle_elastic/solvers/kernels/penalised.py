@@ -9,25 +9,16 @@ from chicle_elastic.solvers.kernels.jit import kernel
 
 @kernel
 def descend(
-    H,
-    places,
-    l1,
+    H,  # shape (h, h), float64, symmetric
+    places,  # which weights, in this order, shape (n,), int64
+    l1,  # l1, l2: Factors of |w|_1 and of |w|^2 / 2
     l2,
-    num_sweeps,
-    enough,
-    slopes,  # OUT
-    w,  # OUT
+    num_sweeps,  # Sweeps over the places at most
+    enough,  # Twice the decrease of the function
+    slopes,  # OUT: shape (h,), float64
+    w,  # OUT: shape (h,), float64
 ):
     """Minimise over one weight after the other; stops where no change of a sweep has brought more than `enough`.
-
-    Args:
-        H: Shape (h, h), float64, symmetric.
-        places: Which weights, in this order, shape (n,), int64.
-        l1, l2: Factors of |w|_1 and of |w|^2 / 2.
-        num_sweeps: Sweeps over the places at most.
-        enough: Twice the decrease of the function.
-        slopes: Shape (h,), float64.
-        w: Shape (h,), float64.
 
     NumPy equivalent::
 

@@ -155,23 +155,16 @@ class LocalPart:
 class LocalData(LocalPart):
     """Keep what is made of all chunks of one solver. It is made inside an iteration, when they may be read, and kept
     until some come or go.
-
-    Args:
-        chunks: Of the solver, by number; the solver changes it.
-        bounds: Where the C_i come from.
-        intercept: Value of the intercept column; 0 for none.
-        loss: That of duals in the chunks, where there are some.
-        num_threads: Most threads to use.
     """
 
     def __init__(
         self,
-        chunks: Mapping[ChunkId, LocalChunk],
+        chunks: Mapping[ChunkId, LocalChunk],  # of the solver, by number; the solver changes it
         *,
-        bounds: Bounds,
-        intercept: float,
-        loss: Loss = Loss.HINGE,
-        num_threads: int = 1,
+        bounds: Bounds,  # where the C_i come from
+        intercept: float,  # Value of the intercept column; 0 for none
+        loss: Loss = Loss.HINGE,  # That of duals in the chunks, where there are some
+        num_threads: int = 1,  # Most threads to use
     ) -> None:
         self.loss = loss
         self.bounds = bounds

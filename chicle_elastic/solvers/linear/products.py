@@ -137,29 +137,19 @@ def is_rough_copy_cheaper(mean_entries: float, size: int) -> bool:
 
 
 def add_dense_products(
-    parts: Iterable[Array],
-    weights: Array,
-    columns: Array,
-    intercept: float | None,
-    out: Array,  # OUT
+    parts: Iterable[Array],  # Dense rows in order, each of shape (n, num_features), any dtype
+    weights: Array,  # of all rows, >= 0, shape (num_rows,), float64
+    columns: Array,  # which features, ascending, int64; empty for all
+    intercept: float | None,  # Value of one more column at the end; None for no such column
+    out: Array,  # OUT: Packed; added to
     *,
-    is_rough: bool = False,
-    shift: Array | None = None,
+    is_rough: bool = False,  # whether float32 will do, in half the time: for a preconditioner
+    shift: Array | None = None,  # Subtracted from each row first, one value for each of `columns`, float64
+    # `kernels.products.scale_rows`, which scales all columns in a third of the time; None for NumPy. The parts are
+    # C-contiguous then
     scale_rows: Callable[..., None] | None = None,
 ) -> None:
-    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied.
-
-    Args:
-        parts: Dense rows in order, each of shape (n, num_features), any dtype.
-        weights: Of all rows, >= 0, shape (num_rows,), float64.
-        columns: Which features, ascending, int64; empty for all.
-        intercept: Value of one more column at the end; None for no such column.
-        out: Packed; added to.
-        is_rough: Whether float32 will do, in half the time: for a preconditioner.
-        shift: Subtracted from each row first, one value for each of `columns`, float64.
-        scale_rows: `kernels.products.scale_rows`, which scales all columns in a third of the time; None for NumPy.
-            The parts are C-contiguous then.
-    """
+    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied."""
     dtype = np.float32 if is_rough else np.float64
     scales = np.sqrt(weights).astype(dtype, copy=False)
     # A last column of zeros adds a last row of zeros, and the triangle without it comes first in `out`.

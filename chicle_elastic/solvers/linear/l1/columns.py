@@ -52,25 +52,16 @@ class Columns:
 
     def direction(
         self,
-        slopes: Array,
-        curvatures: Array,
-        v: Array,
-        start: Array,
+        slopes: Array,  # a_i at the start, shape (num_rows,), float64
+        curvatures: Array,  # shape (num_rows,), float64
+        v: Array,  # Their sums, sum_i a_i x_i, shape (D,), float64
+        start: Array,  # w, shape (D,), float64
         *,
-        damping: Array,
-        accuracy: float,
-        budget: Budget,
+        damping: Array,  # added to the second derivatives of the model along each weight, shape (D,), float64
+        accuracy: float,  # share of what slopes are off, all together, that may be left
+        budget: Budget,  # says when to stop at the next chance
     ) -> Array:
         """Return where the second order model with the penalties is least, less the start.
-
-        Args:
-            slopes: a_i at the start, shape (num_rows,), float64.
-            curvatures: Shape (num_rows,), float64.
-            v: Their sums, sum_i a_i x_i, shape (D,), float64.
-            start: w, shape (D,), float64.
-            damping: Added to the second derivatives of the model along each weight, shape (D,), float64.
-            accuracy: Share of what slopes are off, all together, that may be left.
-            budget: Says when to stop at the next chance.
 
         Returns:
             Shape (D,), float64; zeros where slopes are beyond all numbers.

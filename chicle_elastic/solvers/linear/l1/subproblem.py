@@ -34,26 +34,17 @@ other; its square is the share of f(w0) that ends sweeps early."""
 
 
 def minimise(
-    H: Array,
-    q: Array,
-    start: Array,
+    H: Array,  # shape (h, h), float64, symmetric
+    q: Array,  # shape (h,), float64
+    start: Array,  # w0, shape (h,), float64
     *,
-    l1: float,
+    l1: float,  # l1, l2: Factors of the penalties, >= 0
     l2: float,
-    enough: float,
-    accuracy: float,
-    most_rounds: int = MOST_ROUNDS,
+    enough: float,  # slopes that are off by at most this end it at once; 0 for a solution to rounding
+    accuracy: float,  # the same where signs do not come to rest
+    most_rounds: int = MOST_ROUNDS,  # Rounds of sweeps and an exact step
 ) -> tuple[Array, bool]:
     """Minimise f.
-
-    Args:
-        H: Shape (h, h), float64, symmetric.
-        q: Shape (h,), float64.
-        start: w0, shape (h,), float64.
-        l1, l2: Factors of the penalties, >= 0.
-        enough: Slopes that are off by at most this end it at once; 0 for a solution to rounding.
-        accuracy: The same where signs do not come to rest.
-        most_rounds: Rounds of sweeps and an exact step.
 
     Returns:
         w, shape (h,), and whether it is the solution.

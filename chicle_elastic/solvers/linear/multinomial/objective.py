@@ -113,23 +113,15 @@ def entropy_of(p: Array) -> float:
 
 
 def primal_and_dual(
-    model: Array,
-    gradient: Array,
+    model: Array,  # W and, as the last column, b, shape (K, d + 1)
+    gradient: Array,  # sum_i C_i (p_i - y_i) (x_i, 1)^T, shape (K, d + 1)
     *,
-    loss: float,
+    loss: float,  # loss, entropy: see `Softmax`
     entropy: float,
-    linear: Array,
-    has_intercept: bool,
+    linear: Array,  # sum_i C_i y_i (x_i, 1)^T, shape (K, d + 1)
+    has_intercept: bool,  # whether b is anything but 0
 ) -> tuple[float, float]:
-    """P at W and b, and D of the probabilities there, made feasible.
-
-    Args:
-        model: W and, as the last column, b, shape (K, d + 1).
-        gradient: sum_i C_i (p_i - y_i) (x_i, 1)^T, shape (K, d + 1).
-        loss, entropy: See `Softmax`.
-        linear: sum_i C_i y_i (x_i, 1)^T, shape (K, d + 1).
-        has_intercept: Whether b is anything but 0.
-    """
+    """P at W and b, and D of the probabilities there, made feasible."""
     primal = 0.5 * squared(model[:, :-1].ravel()) + loss
     part = -gradient[:, :-1]
     if not has_intercept:

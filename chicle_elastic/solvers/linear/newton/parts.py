@@ -43,18 +43,12 @@ class NewtonParts:
 
     def run(
         self,
-        state: NewtonState,
-        w: Array,
-        budget: Budget,
-        sums: Array,  # OUT
+        state: NewtonState,  # of all outputs
+        w: Array,  # shape (num_outputs, D)
+        budget: Budget,  # says when to end early
+        sums: Array,  # OUT: Get what is added up; the first one is not 0 where a thread was interrupted
     ) -> None:
         """Make a pass.
-
-        Args:
-            state: Of all outputs.
-            w: Shape (num_outputs, D).
-            budget: Says when to end early.
-            sums: Get what is added up; the first one is not 0 where a thread was interrupted.
 
         Raises:
             DataError: A feature is NaN or infinite.

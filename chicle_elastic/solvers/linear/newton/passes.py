@@ -43,27 +43,18 @@ class _Point:
 
 
 class NewtonPasses:
-    """Over some local rows of one task, as long as they stay.
-
-    Args:
-        problem: The same in every task.
-        rows: These rows, the intercept column included.
-        upper: c_i, shape (num_rows,), float64.
-        targets: Of each output, shape (outputs, num_rows), float64.
-        intercept: Value of the intercept column.
-        row_ids: Finds the numbers of the rows in the data set, shape (num_rows,), int64.
-        row_step: See `NewtonState`.
-    """
+    """Over some local rows of one task, as long as they stay."""
 
     def __init__(
         self,
-        problem: Problem,
-        rows: NewtonRows,
-        upper: Array,
-        targets: Array,
-        intercept: float,
+        problem: Problem,  # the same in every task
+        rows: NewtonRows,  # These rows, the intercept column included
+        upper: Array,  # c_i, shape (num_rows,), float64
+        targets: Array,  # of each output, shape (outputs, num_rows), float64
+        intercept: float,  # Value of the intercept column
+        # finds the numbers of the rows in the data set, shape (num_rows,), int64
         row_ids: Callable[[], Array] | None = None,
-        row_step: int = 1,
+        row_step: int = 1,  # see `NewtonState`
     ) -> None:
         self._problem, self._loss = problem, problem.loss
         self._rows = rows
@@ -89,24 +80,15 @@ class NewtonPasses:
 
     def run(
         self,
-        state: NewtonState,
-        k: int,
-        w: Array,
-        part: Array,  # OUT
-        alpha: Array | None = None,
+        state: NewtonState,  # of all outputs
+        k: int,  # the output, which is not in phase LOOK
+        w: Array,  # its w, shape (D,)
+        part: Array,  # OUT: its sums, zeros
+        alpha: Array | None = None,  # its duals in the chunks, if they matter (`needs_duals`)
         *,
-        is_first: bool = True,
+        is_first: bool = True,  # whether to add what is added once per task
     ) -> None:
-        """Add up what an output needs.
-
-        Args:
-            state: Of all outputs.
-            k: The output, which is not in phase LOOK.
-            w: Its w, shape (D,).
-            part: Its sums, zeros.
-            alpha: OUT. Its duals in the chunks, if they matter (`needs_duals`).
-            is_first: Whether to add what is added once per task.
-        """
+        """Add up what an output needs."""
         output = state.outputs[k]
         if output.phase is NewtonPhase.MULTIPLY:
             point = self._point(k, w)

@@ -43,16 +43,6 @@ class WideFinish:
 
     Here phi is P, of a smooth loss.
 
-    Args:
-        rows: All local rows.
-        loss: The loss.
-        signs: +1 or -1, shape (num_rows,).
-        upper: C_i, shape (num_rows,).
-        alpha: Duals to begin with, shape (num_rows,), float64.
-        outside: What other rows contribute to w(alpha), shape (num_columns,).
-        other_duals: The dual values of these rows.
-        tol: Relative gap at which to come back, however few the steps were.
-
     Attributes:
         alpha: The best duals so far.
         w: w(alpha), shape (num_columns,).
@@ -66,15 +56,15 @@ class WideFinish:
 
     def __init__(
         self,
-        rows: WideRows,
-        loss: Loss,
-        signs: Array,
-        upper: Array,
-        alpha: Array,
+        rows: WideRows,  # all local rows
+        loss: Loss,  # the loss
+        signs: Array,  # +1 or -1, shape (num_rows,)
+        upper: Array,  # C_i, shape (num_rows,)
+        alpha: Array,  # duals to begin with, shape (num_rows,), float64
         *,
-        outside: Array,
-        other_duals: float = 0.0,
-        tol: float = 0.0,
+        outside: Array,  # what other rows contribute to w(alpha), shape (num_columns,)
+        other_duals: float = 0.0,  # the dual values of these rows
+        tol: float = 0.0,  # relative gap at which to come back, however few the steps were
     ) -> None:
         self._rows, self._loss = rows, loss
         self._signs = signs

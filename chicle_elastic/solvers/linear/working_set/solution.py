@@ -24,30 +24,20 @@ LONG_S = 5.0  # how long a SOLVE may take without a line
 
 
 def solve(
-    state: WorkingSetState,
-    w: Array,
-    sums: Sums,
+    state: WorkingSetState,  # with the set
+    w: Array,  # shape (num_outputs, D)
+    sums: Sums,  # the change of w and the duals go there
     *,
-    loss: Loss,
-    intercept: float,
-    tol: float,
-    ctx: Context,
-    budget: Budget,
+    loss: Loss,  # the loss
+    intercept: float,  # Value of the intercept column
+    tol: float,  # relative gap to reach
+    ctx: Context,  # of the task
+    budget: Budget,  # of the iteration; what there is at its end is good
 ) -> None:
     """Minimise over the duals of the working set; one task does it.
 
     It does as the only task of a job does, and takes what the other rows make of w and of the objective into account.
     Of another loss than the hinge all duals that are not 0 are in the set.
-
-    Args:
-        state: With the set.
-        w: Shape (num_outputs, D).
-        sums: The change of w and the duals go there.
-        loss: The loss.
-        intercept: Value of the intercept column.
-        tol: Relative gap to reach.
-        ctx: Of the task.
-        budget: Of the iteration; what there is at its end is good.
     """
     chunk = _chunk(state, w.shape[1] - 1)
     gate = Gate(ctx.name)
