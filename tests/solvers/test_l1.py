@@ -12,13 +12,13 @@ from scipy.optimize import minimize
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.kernels import columns as kernels
+from chicle_elastic.solvers.kernels import penalised as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.steps import working_set
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
-from chicle_elastic.solvers.linear.l1.working_set import working_set
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses, slopes_of
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 
@@ -126,7 +126,7 @@ def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
         output.slopes, output.direction = rng.normal(size=(2, 5))
     if not is_whole:
         state.outputs[1].columns, state.outputs[1].products = np.array([1.0, 4.0]), rng.normal(size=3)
-    size = state.sums_size
+    size = state.sums_size()
     parts = state.parts(np.arange(float(size)))
     assert sum(map(len, parts)) == size - HEAD - (10 if phase is L1Phase.LOOK else 0)
     assert not len(parts[-1]) or parts[-1][-1] == size - 1
@@ -136,7 +136,7 @@ def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
     """A state behind its look, and its objective."""
     objective = objective_of(loss)
     state = state_of(objective, 1, D, is_whole=is_whole)
-    sums = np.zeros(state.sums_size)
+    sums = np.zeros(state.sums_size())
     sums[1], sums[HEAD + D : HEAD + 2 * D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
     model = steps.advance(state, objective, np.zeros(D), sums, 1.0)
     return state, model, objective
@@ -154,7 +154,7 @@ def test_a_look_finds_the_intercept_that_is_best_without_weights():
 def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     """Sums are of another objective; interrupted tasks make the pass again."""
     state, model, objective = a_run()
-    sums = np.zeros(state.sums_size)
+    sums = np.zeros(state.sums_size())
     sums[0] = 1.0
     assert steps.advance(state, objective, model, sums, 1.0) is model
     assert state.outputs[0].phase is L1Phase.EVALUATE
@@ -162,7 +162,7 @@ def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     state.num_refused = 2
     assert steps.advance(state, objective, model, sums, 1.0) is model
     assert state.is_looking
-    look = np.zeros(state.sums_size)
+    look = np.zeros(state.sums_size())
     look[1] = 9.0
     steps.advance(state, objective, model, look, 1.0)
     assert state.num_refused == 0
@@ -174,7 +174,7 @@ def a_step(direction, *, D=3):
     (output,) = state.outputs
     output.value, output.slopes, output.direction = 5.0, np.array([0.0, 2.0, 0.0]), np.array(direction)
     output.reach = 1.0
-    sums = np.zeros(state.sums_size)
+    sums = np.zeros(state.sums_size())
     sums[1], sums[HEAD : HEAD + D] = 10.0, 3.0 * output.direction
     return state, model, objective, sums
 
@@ -219,7 +219,7 @@ def test_a_direction_from_columns_is_of_a_task_that_is_alone():
         state, model, objective = a_run(is_whole=False)
         (output,) = state.outputs
         state.has_columns, output.phase, output.slopes = True, L1Phase.COLUMNS, np.array([0.0, 2.0, 0.0])
-        sums = np.zeros(state.sums_size)
+        sums = np.zeros(state.sums_size())
         sums[1], sums[2], sums[HEAD + 1] = 10.0, num_alone, 0.5
         steps.advance(state, objective, model, sums, 1.0)
         assert output.phase is phase

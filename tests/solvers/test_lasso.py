@@ -141,7 +141,7 @@ def test_nothing_is_looked_at_after_a_solution_from_all_products():
         state.num_refused, (output,) = num_refused, state.outputs
         state.means = state.norms = np.zeros(3)
         output.phase, output.slopes = L1Phase.MULTIPLY, np.array([0.0, 2.2, 0.5])
-        sums = np.zeros(state.sums_size)
+        sums = np.zeros(state.sums_size())
         sums[2], sums[HEAD:] = num_alone, (1.0, 0.0, 1.0, 0.0, 0.0, 1.0)
         model = steps.advance(state, objective_of(), np.zeros(3), sums, 1.0)
         assert (output.phase, len(output.products)) == (phase, 6)
@@ -180,7 +180,7 @@ def test_refused_certificates_begin_anew_without_what_may_be_rough():
     output.phase, output.products, output.direction = L1Phase.REST, np.ones(6), np.array([0.0, 1.0, 2.0])
     steps.reopen(state, objective_of(), np.ones(3))
     assert (output.phase, len(output.products), output.is_rough) == (L1Phase.LOOK, 0, False)
-    sums = np.zeros(state.sums_size)
+    sums = np.zeros(state.sums_size())
     sums[1] = sums[-2] = 10.0
     sums[-5:-2] = 2.0 * output.direction
     np.testing.assert_array_equal(steps.advance(state, objective_of(), np.ones(3), sums, 2.0), [1.0, 2.0, 3.0])

@@ -25,17 +25,15 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from chicle_elastic.chunks.views import Array, CsrRows, name_of
-from chicle_elastic.solvers.kernels.lanes import add_scaled, dot
+from chicle_elastic.solvers.kernels.lanes import INDEX, add_scaled, add_scattered, dot, dot_gathered, load_lanes
 from chicle_elastic.solvers.kernels.memory import addresses, prefetch_items
-from chicle_elastic.solvers.kernels.sparse_lanes import add_scattered, dot_gathered
-from chicle_elastic.solvers.kernels.vectors import INDEX, load_lanes
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 
 class DenseKind(NamedTuple):
     """The kind of the rows of C-contiguous matrices."""
 
-    like: Any  # a number of the dtype of the values; of 16-bit floats, one of their bits (`vectors.is_half`)
+    like: Any  # a number of the dtype of the values; of 16-bit floats, one of their bits (`lanes.is_half`)
     like_work: Any  # a number of the dtype of the working copy: float64 for float64 values, else float32
 
 

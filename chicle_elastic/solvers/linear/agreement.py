@@ -39,15 +39,7 @@ def dots(a: Array, b: Array) -> Array:
 
 
 def solve_positive(matrix: Array, right: Array) -> Array:
-    """The solution of a small system, by Gaussian elimination without pivots.
-
-    Args:
-        matrix: Symmetric, positive definite, shape (m, m), float64.
-        right: Shape (m,), float64.
-
-    Returns:
-        Shape (m,), float64; not finite where the matrix is not as it should be.
-    """
+    """Solve a small positive definite system by Gaussian elimination without pivots; not finite where it is none."""
     rows = np.column_stack([matrix, right])
     size = len(right)
     with np.errstate(all="ignore"):

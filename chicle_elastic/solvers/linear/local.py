@@ -35,10 +35,7 @@ _Result = TypeVar("_Result")
 class LocalPart:
     """Keep what passes read of the rows of some chunks: a matrix, bounds, targets and duals.
 
-    Args:
-        tables: Over these chunks.
-        intercept: Value of the intercept column; 0 for none.
-        num_parts: Parts that the local chunks are cut into, which share what memory copies may take.
+    The local chunks are cut into `num_parts`, which share the memory that copies may take.
     """
 
     tables: LocalTables
@@ -94,16 +91,10 @@ class LocalPart:
             block.state[:, k, 0] = part
 
     def certify(self, loss: Loss, w: Array, *, has_losses: bool, is_known: bool) -> tuple[Array, Array]:
-        """Find what a certificate needs.
+        """Find w of the duals, shape as `w`, and the sums of losses at `w` and of dual values, shape (num_outputs, 2).
 
-        Args:
-            loss: The loss.
-            w: Where losses are evaluated, shape (num_outputs, D).
-            has_losses: Without, the sums of losses are 0, and a row whose dual is 0 is not read.
-            is_known: What belongs to the duals is, and is not found again; 0 stands in its place.
-
-        Returns:
-            w of the duals, shape as `w`, and the sums of losses and of dual values per output, shape (num_outputs, 2).
+        Without `has_losses` those are 0, and a row whose dual is 0 is not read. Where what belongs to the duals
+        `is_known` it is not found again, and is 0.
         """
         rebuilt, sums = np.zeros_like(w), np.zeros((len(w), 2))
         with np.errstate(over="ignore", invalid="ignore"):  # of features near the largest number
@@ -131,10 +122,8 @@ class LocalPart:
         return self.rows.times(w)
 
     def weighted_sum(self) -> Array:
-        """Return sum_i C_i x_i, shape (D,), of rows that are all finite.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Return sum_i C_i x_i, shape (D,), of rows that are all finite; a DataError names one that has a NaN or an
+        infinity.
         """
         total = self.rows.weighted_sum(self.upper)
         # Values near the largest number may add up to infinity; rows of weight 0 may not have been read.
@@ -143,18 +132,15 @@ class LocalPart:
         return total
 
     def require_finite(self) -> None:
-        """Look at all values.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
+        """Look at all values; a DataError names one that has a NaN or an infinity."""
         with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
             self.tables.require_finite(self.rows.times(np.zeros(self.rows.num_columns)))
 
 
 class LocalData(LocalPart):
-    """Keep what is made of all chunks of one solver. It is made inside an iteration, when they may be read, and kept
-    until some come or go.
+    """Keep what is made of all chunks of one solver, inside an iteration, when they may be read, until some come or go.
+
+    `chunks` are changed by the solver, `loss` is that of duals in them, where there are some.
     """
 
     def __init__(
@@ -186,11 +172,7 @@ class LocalData(LocalPart):
         self._are_rows_checked = False
 
     def raise_bounds(self, bounds: Bounds) -> None:
-        """All C_i have grown by the same factor, inside an iteration; tables, norms and rows stay.
-
-        Args:
-            bounds: The same but for C.
-        """
+        """All C_i have grown by the same factor, inside an iteration; tables, norms and rows stay."""
         self.bounds = bounds
         for chunk_id, note in self._notes.items():
             if note.upper is not None:
@@ -205,10 +187,7 @@ class LocalData(LocalPart):
         return build_tables(self.chunks, self._notes, self.bounds)
 
     def parts(self, most: int) -> Sequence[LocalPart]:
-        """Cut all local rows into parts, one at least for each useful thread, `most` at most; a chunk is in one part.
-
-        They stay as long as the chunks do.
-        """
+        """Cut all rows into parts of whole chunks, one at least for each useful thread, `most` at most; they are kept."""
         tables = self.tables
         most = min(max(self.useful_threads, -(-tables.num_values // PART_VALUES)), most)
         cuts = tables.even_cuts(most) if most > 1 else []
@@ -242,23 +221,16 @@ class LocalData(LocalPart):
         return np.zeros(self.tables.num_outputs)
 
     def check_rows(self, num_visited: int) -> None:
-        """Look at the norms that passes have found so far, until all are known.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Look at the norms that passes have found so far, until all are known; a DataError names one that has a NaN or
+        an infinity.
         """
         if not self._are_rows_checked:
             self.tables.require_finite_norms()
             self._are_rows_checked = num_visited == self.tables.num_rows
 
     def check_all_rows(self, parts: Sequence[LocalPart] | None = None) -> None:
-        """Look at all rows, where no pass finds their norms.
-
-        Args:
-            parts: All rows, for a thread each; by default in one piece.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Look at all rows, where no pass finds their norms, by threads over `parts`; a DataError names one that has a
+        NaN or an infinity.
         """
         if not self._are_rows_checked:
             self.run_parts(LocalPart.require_finite, parts or [self])
@@ -272,9 +244,8 @@ class LocalData(LocalPart):
     def run_parts(
         self, run: Callable[[_Part], _Result], parts: Sequence[_Part], stop: StopFlag | None = None
     ) -> list[_Result]:
-        """`run` on each part: here when there is one, else on the persistent threads; results in order.
-
-        When it is interrupted no thread is left writing behind the caller's back.
+        """`run` on each part: here when there is one, else on the persistent threads, none of which outlives an
+        interrupt.
         """
         if len(parts) == 1:
             return [run(parts[0])]

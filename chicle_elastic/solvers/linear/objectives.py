@@ -55,11 +55,7 @@ class Loss(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> "Loss":
-        """The loss called `name`.
-
-        Raises:
-            UsageError: There is no such loss.
-        """
+        """Return the loss called `name`; a UsageError where there is none."""
         try:
             return cls[name.upper()]
         except KeyError:

@@ -12,10 +12,10 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-INTERRUPTED, ROWS, ALONE, HEAD = 0, 1, 2, 3  # Places in the sums of a pass, and how many there are
+INTERRUPTED, ROWS, ALONE, HEAD = range(4)  # Places in the sums of a pass, and how many there are
 
 
 class PassSolver(Solver):
@@ -32,29 +32,23 @@ class PassSolver(Solver):
     def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks, and what passes have found out about them."""
 
-    def sums_size(self, state: Any) -> int:
-        """Length of the sums of the next pass; by default the state says so."""
-        return int(state.sums_size)
+    def __init__(self, ctx: Context, trainer: Any) -> None:
+        super().__init__(ctx)
+        self.trainer = trainer
 
     @abstractmethod
     def run_pass(self, state: Any, model: Array, sums: Array, budget: Budget) -> None:
         """Add up what the state asks for, over the local rows; `sums` is OUT, and zero but for its head."""
 
-    def run_without_rows(self, state: Any, model: Array, sums: Array, budget: Budget) -> bool:
-        """Do the work of an iteration that reads no rows; returns whether this is one. By default none is."""
-        return False
+    def evaluate_rows(self, model: Array, progress: Array) -> Update:
+        """Find what a certificate needs of the local rows; there are some."""
+        raise NotImplementedError
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """Make one pass over the local rows.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
+        """Make one pass over the local rows; a DataError names one that has a NaN or an infinity."""
         state = self.state_type.look(budget.progress)
-        sums = np.zeros(self.sums_size(state))
+        sums = np.zeros(state.sums_size(self.trainer.problem_of(state)))
         sums[ALONE] = budget.num_ranks == 1
-        if self.run_without_rows(state, model, sums, budget):
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=0.0)
         if budget.is_spent():
@@ -64,6 +58,12 @@ class PassSolver(Solver):
         is_partial = bool(sums[INTERRUPTED] > 0)
         sums[ROWS] = samples = 0 if is_partial else count_all(self.chunks)
         return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """Find what a certificate needs."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        return self.evaluate_rows(model, progress)
 
 
 def count_all(chunks: Mapping[ChunkId, LocalChunk]) -> int:

@@ -50,17 +50,11 @@ STAGE = "stage"  # name of the figure that says which stage an iteration is of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """A stage that is over.
+    """A stage that is over."""
 
-    Attributes:
-        iterations: How many it took.
-        gap: Relative duality gap, certified.
-        model: ndarray of shape (num_parameters,).
-    """
-
-    iterations: int
-    gap: float
-    model: Array
+    iterations: int  # how many it took
+    gap: float  # relative duality gap, certified
+    model: Array  # ndarray of shape (num_parameters,)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,23 +76,14 @@ class PathState(ProgressState):
 
 
 def results_of(progress: Array) -> list[StageResult]:
-    """What a path has found before the present stage.
-
-    Args:
-        progress: Of the path, as its last certificate has it.
-    """
+    """What a path has found before the present stage, from its progress as its last certificate has it."""
     rows = PathState.of(progress).results
     return [StageResult(iterations=round(row[0]), gap=float(row[1]), model=row[2:].copy()) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathTrainer(Trainer):
-    """See the module.
-
-    Attributes:
-        stages: At least one; all have the same number of outputs.
-        max_iterations: Iterations of each stage at most.
-    """
+    """See the module; all stages have the same number of outputs, and each its most iterations."""
 
     stages: tuple[Stage, ...]
     max_iterations: tuple[int, ...]
@@ -213,8 +198,7 @@ class PathTrainer(Trainer):
     def _foreseen(self, stage: int, model: Array, before: Array) -> Array:
         """Go on as from the stage before, and no farther: weights are about linear in log C.
 
-        The objective is 3 to 20 times closer to the best one there than at `model`, with C that is 3 and 10 times as
-        large, on rows like embeddings.
+        On rows like embeddings the objective is 3 to 20 times closer to the best one there than at `model`.
         """
         past, this, following = (math.log(self.stages[number].C) for number in range(stage - 1, stage + 2))
         return model + min((following - this) / (this - past), 1.0) * (model - before) if this > past else model
@@ -247,9 +231,8 @@ class PathTrainer(Trainer):
 def _start(trainer: Stage, model: Array, rebuilt: Array, progress: Array) -> Array | None:
     """Where the next stage may go on after one that ended with `model` and w(alpha) `rebuilt`; None for nowhere.
 
-    A softmax has no duals in the chunks, so it goes on from its model. Newton's method goes on from any w. Coordinate
-    descent needs that of the duals; where second derivatives do not fit into a message, tasks that come or go may make
-    it the method of the next stage.
+    A softmax and Newton's method go on from any w. Coordinate descent needs that of the duals; where second derivatives
+    do not fit into a message, it may be the method of the next stage.
     """
     if isinstance(trainer, MultinomialTrainer):
         return model
@@ -259,12 +242,7 @@ def _start(trainer: Stage, model: Array, rebuilt: Array, progress: Array) -> Arr
 
 
 class PathSolver(Solver):
-    """The solver of the present stage, with the chunks of the task.
-
-    Args:
-        ctx: Of the task.
-        trainer: With the stages.
-    """
+    """The solver of the present stage, with the chunks of the task."""
 
     def __init__(self, ctx: Context, trainer: PathTrainer) -> None:
         super().__init__(ctx)

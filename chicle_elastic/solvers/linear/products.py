@@ -50,15 +50,10 @@ def pack(matrix: Array, out: Array) -> None:
 
 
 def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
-    """Find L with L L^T = matrix.
+    """Find L with L L^T = matrix (C-contiguous, whose lower triangle is read), shape (n, n).
 
-    Args:
-        matrix: Shape (n, n), float64, C-contiguous; its lower triangle is read. Changed where a jitter is needed.
-        jitters: Added to the diagonal, one after the other, while no factor is found without.
-
-    Returns:
-        L, shape (n, n), whose upper triangle means nothing; None if the matrix is not positive definite but for the
-        jitters, or has a NaN (LAPACK finds a fault then, OpenBLAS a factor of NaN).
+    The jitters are added to the diagonal, one after the other, while no factor is found without. None if there is none,
+    or a NaN (LAPACK finds a fault then, OpenBLAS a factor of NaN).
     """
     for added in (0.0, *jitters):
         matrix.reshape(-1)[:: len(matrix) + 1] += added
@@ -74,10 +69,9 @@ def cholesky_solve(factor: Array, right: Array) -> Array:
 
 
 def unpack(packed: Array, size: int) -> Array:
-    """A matrix of shape (size, size) whose lower triangle is `packed`, and zero above its diagonal.
+    """Return the matrix of shape (size, size) whose lower triangle is `packed`.
 
-    Zero, although no factor reads it: callers scale the whole matrix, and a signalling NaN in memory that was not
-    cleared would make that a floating-point fault.
+    It is 0 above: callers scale all of it, and a signalling NaN in memory that was not cleared would be a fault.
     """
     if size <= MOST_LISTED:
         matrix = np.zeros(size * size)
@@ -120,10 +114,10 @@ def packed_diagonal(packed: Array, size: int) -> Array:
 
 
 def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
-    """Whether products of the entries of sparse rows take less time than those of rows made dense.
+    """Say whether products of the entries of sparse rows take less time than those of rows made dense.
 
-    An entry's product takes 0.5 ns, (mean_entries^2 / 2 of them in a row); BLAS needs about 1/30 ns for each of size^2,
-    and 3 ns a value to make rows dense and scale them.
+    An entry's product takes 0.5 ns (mean_entries^2 / 2 of them in a row); BLAS 1/30 ns for each of size^2, and 3 ns a
+    value to make rows dense.
     """
     return mean_entries * mean_entries <= size * (size / 8 + 12)
 

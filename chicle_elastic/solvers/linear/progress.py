@@ -65,12 +65,8 @@ class _Plan:
         return len(self.scalars) + len(self.arrays)
 
 
-def _plan(cls: Any) -> _Plan:
-    return _cached_plan(cls)
-
-
 @cache
-def _cached_plan(cls: Any) -> _Plan:
+def _plan(cls: Any) -> _Plan:
     scalars, arrays, parts = [], [], ("", None)
     for field in fields(cls):
         if field.type in (Array, Numbers):

@@ -58,20 +58,12 @@ class NewtonRows(Protocol):
     def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
         """Add the lower triangle of sum_i weights_i x_i x_i^T, packed by rows, to `out`; rows of weight 0 are not read.
 
-        Args:
-            weights: Shape (num_rows,), >= 0.
-            columns: Which columns, ascending, int64; empty for all.
-            out: Shape (h (h + 1) / 2,) for h columns.
-            is_rough: Whether float32 will do, in half the time, for a preconditioner.
+        `columns` are ascending, empty for all. A rough sum may be in float32, in half the time, for a preconditioner.
         """
         ...
 
     def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
-        """A copy of the rows of these numbers, ascending, shape (len(which), D), float64.
-
-        With `columns` (ascending, int64) it has only these, shape (len(which), len(columns)); empty means all. A rough
-        copy is in float32, where values may be infinite.
-        """
+        """Copy the rows of these numbers and columns, both ascending (empty for all); rough in float32, maybe infinite."""
         ...
 
     def rough_copy(self, which: Array) -> "NewtonRows | None":
@@ -86,12 +78,7 @@ def newton_rows(tables: LocalTables, intercept: float, num_parts: int = 1) -> Ne
 
 
 class MergedRows:
-    """A copy in one piece.
-
-    Args:
-        matrix: Dense or CSR, float64, the intercept column included.
-        has_intercept: Whether that is not a column of zeros.
-    """
+    """A copy in one piece, dense or CSR, float64, the intercept column included, which may be one of zeros."""
 
     def __init__(self, matrix: Any, *, has_intercept: bool = True) -> None:
         self._matrix = matrix
@@ -171,13 +158,7 @@ class MergedRows:
 
 
 class ChunkedRows:
-    """The rows where they are.
-
-    Args:
-        tables: Where that is.
-        intercept: Value of the intercept column; 0 for none.
-        num_parts: Such matrices at the same time, all of which together copy `MAX_COPIED_VALUES` at most.
-    """
+    """The rows where they are; all of `num_parts` such matrices together copy `MAX_COPIED_VALUES` at most."""
 
     def __init__(self, tables: LocalTables, intercept: float, num_parts: int = 1) -> None:
         from chicle_elastic.solvers.kernels import products

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.kernels import descent, memory, tables
-from chicle_elastic.solvers.linear.finite import require_finite
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
@@ -93,20 +94,14 @@ class LocalTables:
         return total
 
     def require_finite_norms(self) -> None:
-        """Look at the norms that the passes have found so far: a value that is not finite shows there.
-
-        Raises:
-            DataError: It names chunk and row.
-        """
+        """Look at the norms that passes have found so far; a DataError names one that has a NaN or an infinity."""
         # NaN wins in a maximum; and nothing is as long as the norms, as `isfinite(norms)` would be.
         if not all(np.isfinite(note.norms.max()) for note in self.notes):
             self.require_finite(np.concatenate([note.norms for note in self.notes]))
 
     def require_finite(self, values: Array) -> None:
-        """Look at rows by a value that was found of each, shape (num_rows,).
-
-        Raises:
-            DataError: It names chunk and row.
+        """Look at rows whose value here is not finite, shape (num_rows,); a DataError names one that has a NaN or an
+        infinity.
         """
         if not np.isfinite(values).all():
             for chunk_id, block, part in zip(self.ids, self.keep_alive, self.by_chunk(values), strict=True):
@@ -185,3 +180,17 @@ def num_values(block: RowBlock) -> int:
     """Stored feature values of a block."""
     rows = block.rows
     return int(rows.size) if isinstance(rows, np.ndarray) else rows.num_nonzeros
+
+
+def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
+    """Raise a DataError with chunk and row if a row whose value is not finite has a feature that is not."""
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if isinstance(block.rows, CsrRows):
+            values = block.rows.values[block.rows.indptr[row] : block.rows.indptr[row + 1]]
+        else:
+            values = as_floats(block.rows[row])
+        if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
+            raise DataError(
+                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
+                "infinite; leave the sample out or fill the value in"
+            )

@@ -97,11 +97,7 @@ class LinearTrainer(CertifiedTrainer):
             )
 
     def num_outputs(self, schema: DataSchema) -> int:
-        """One output for two classes, else one per class.
-
-        Raises:
-            UsageError: The targets are not class codes.
-        """
+        """One output for two classes, else one per class; a UsageError where targets are not class codes."""
         return num_outputs(schema, None if self.code_classes is None else max(self.code_classes) + 1)
 
     def state(self, schema: DataSchema) -> StateSpec:
@@ -147,9 +143,6 @@ class LinearTrainer(CertifiedTrainer):
         outputs = self.num_outputs(schema)
         state = newton_state(Loss.named(self.loss), schema, num_outputs=outputs, num_tasks=num_tasks)
         return steps.start(state, self.problem, model)
-
-    def _sums_size(self, state: NewtonState) -> int:
-        return state.sums_size(self.problem)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """What `methods.choose` says, e.g. "Newton's method on chunks, because of a smooth loss, and ..."."""
@@ -230,17 +223,14 @@ class LinearTrainer(CertifiedTrainer):
         return weighted_sum
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
-        """w(alpha), with nothing of the old model.
-
-        In a Newton run w does not follow from the duals, and is kept. An intercept that is not penalised never does.
-        """
+        """Return w(alpha), or the model in a Newton run or beside a free intercept, which do not follow from the duals."""
         return model if NewtonState.is_of(progress) or not self.penalises_intercept else contribution
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
         """P and D per output at a certificate, each of shape (outputs,), float64.
 
-        An intercept b that is not penalised needs sum_i alpha_i y_i = 0. What rounding has left of that sum, times
-        2 |b| + 1, is taken from D, which then is a bound for all intercepts up to that.
+        A free intercept b needs sum_i alpha_i y_i = 0. What rounding has left of that sum, times 2 |b| + 1, is taken
+        from D, which then is a bound for all intercepts up to that.
         """
         losses, duals = _column(report.metrics, "loss"), _column(report.metrics, "dual")
         rebuilt = model if report.rebuilt is None else report.rebuilt
@@ -289,10 +279,7 @@ class LinearTrainer(CertifiedTrainer):
 
 
 def _correction(report: Report) -> float:
-    """What the last certificate found, as a multiple of the estimate of that time.
-
-    Until there is one, half: the estimate is summed while w still moves, and is most often above what is found then.
-    """
+    """Return what the last certificate found as a multiple of its estimate; half before, for w still moved then."""
     estimate, found = (report.last_figures.get(name, 0.0) for name in ("duality_gap_estimate", "duality_gap"))
     return min(max(found / estimate, 0.1), 10.0) if estimate > 0 and found > 0 else 0.5
 

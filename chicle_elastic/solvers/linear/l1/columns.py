@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
-from chicle_elastic.solvers.kernels.columns import descend_columns
+from chicle_elastic.solvers.kernels.penalised import descend_columns
 from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.tables import LocalTables
@@ -26,13 +26,7 @@ NEARLY_STEEP = 0.9  # share of l1 from which the slope of a weight that is 0 mak
 
 
 class Columns:
-    """The columns of all local rows, the intercept's at the end; as much memory as the rows take.
-
-    Args:
-        tables: Of sparse rows.
-        intercept: Value of the intercept column; 0 for none.
-        objective: Of each output.
-    """
+    """The columns of all local rows, which are sparse, the intercept's at the end; as much memory as the rows take."""
 
     def __init__(self, tables: LocalTables, intercept: float, objective: Objective) -> None:
         parts = [matrix_of(block.rows) for block in tables.keep_alive]
@@ -61,11 +55,7 @@ class Columns:
         accuracy: float,  # share of what slopes are off, all together, that may be left
         budget: Budget,  # says when to stop at the next chance
     ) -> Array:
-        """Return where the second order model with the penalties is least, less the start.
-
-        Returns:
-            Shape (D,), float64; zeros where slopes are beyond all numbers.
-        """
+        """Return the step to where the second order model with the penalties is least; 0 beyond all numbers."""
         gradients, l1, w = v - self._l2 * start, self._l1, start.copy()
         off = np.where(w != 0, np.abs(gradients - l1 * np.sign(w)), np.maximum(np.abs(gradients) - l1, 0.0))
         goal = accuracy * float(off.sum())

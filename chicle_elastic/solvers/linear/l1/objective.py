@@ -78,14 +78,9 @@ class Objective:
         """Return what the slopes of each side are multiplied by, and the gap with it.
 
         A part that vanishes faster than the gap is left out: along a ray the sum of dual_i is concave and 0 at 0, and
-        at 1 its value and slope are known. A parabola has all three, and that of the squared loss is one.
-
-        Args:
-            w: Shape (D,).
-            primal: P there.
-            sums: Over the samples of each side there, the class of the output and the others, or all: of C_i loss(z_i),
-                of a_i z_i with the slopes a_i, and of a_i x_i. The sum of dual_i(a_i) is that of the first two. Shape
-                (num_sides, 2 + D).
+        at 1 its value and slope are known. A parabola has all three, and that of the squared loss is one. `sums` has,
+        of each side (the class of the output and the others, or all), sums of C_i loss(z_i), of a_i z_i with the slopes
+        a_i, and of a_i x_i, shape (num_sides, 2 + D). The sum of dual_i(a_i) is that of the first two.
         """
         sides, losses, products, v = np.ones(self.num_sides), sums[:, 0], sums[:, 1], sums[:, 2:]
         if len(sides) == 2:
@@ -110,10 +105,8 @@ class Objective:
     def certified(self, dual: float, v: Array, size: float) -> float:
         """D of duals as they are, or of a multiple of them that is feasible; 0, which a = 0 has, where that is all.
 
-        Args:
-            dual: Sum of dual_i(a_i).
-            v: Theirs, shape (D,).
-            size: Sum of |a_i|; of the squared loss that of a_i^2 / (4 C_i), with which D of a multiple is exact.
+        `dual` is the sum of dual_i(a_i), and `size` of |a_i|; of the squared loss of a_i^2 / (4 C_i), which makes D
+        exact.
         """
         is_squared = self.loss is None
         if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * size:

@@ -20,17 +20,12 @@ if TYPE_CHECKING:
 
 
 class L1Solver(PassSolver):
-    """One per uni-task.
-
-    Args:
-        ctx: Of the task.
-        trainer: The `ColumnsTrainer`, which says what is minimised.
-    """
+    """One per uni-task."""
 
     state_type = L1State
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx)
+        super().__init__(ctx, trainer)
         self._objective = trainer.problem
         self._loss = self._objective.of_scores
         bounds, intercept = Bounds(float(trainer.C), trainer.class_weights), float(trainer.intercept_scaling)
@@ -145,10 +140,8 @@ class L1Solver(PassSolver):
             budget=budget,
         )
 
-    def evaluate(self, model: Array, progress: Array) -> Update:
+    def evaluate_rows(self, model: Array, progress: Array) -> Update:
         """Return as delta v of the duals; as metrics rows, and per output sums of losses, of dual values and `size`."""
-        if not self.chunks:
-            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         state, local, loss = L1State.look(progress), self.local, self._loss
         upper, delta, metrics = self._upper(state), [], {"rows": float(local.tables.num_rows)}
         outputs = zip(model.reshape(-1, state.D), state.outputs, self._targets_of(state), strict=True)

@@ -13,6 +13,7 @@ of C_i x_i (D) and C_i x_i^2 (D), the sums of each output are, by its phase
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -114,8 +115,7 @@ class L1State(ProgressState):
         """The largest relative gap of all outputs."""
         return max([output.gap for output in self.outputs])
 
-    @property
-    def sums_size(self) -> int:
+    def sums_size(self, objective: Any = None) -> int:
         """Length of the sums of the next pass."""
         return self._ends()[-1]
 

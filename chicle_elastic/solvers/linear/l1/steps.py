@@ -16,7 +16,7 @@ cancels is 0, whatever rounding leaves of the mean.
 
 Sums do not depend on which task has a row, and so the number of passes is the same for any number of tasks. Where
 products of all columns cost little, W always has all of them, and EVALUATE brings them along. Else W has the columns
-with a weight and those that are closest to having one (`working_set`).
+with a weight and those that are closest to having one (Celer's rule and size; Massias, Gramfort and Salmon 2018).
 
 A task that is alone and has sparse rows of many columns with classes goes without products and W: in a pass of its own
 (COLUMNS) it finds the direction from the columns of its rows (`columns`).
@@ -41,7 +41,6 @@ from chicle_elastic.solvers.linear.certified import TINY, has_progress
 from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise, step_with_signs, worst_slope
-from chicle_elastic.solvers.linear.l1.working_set import working_set
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_SHARE
@@ -80,17 +79,8 @@ def _restart(state: L1State) -> None:
 
 
 def advance(state: L1State, objective: Objective, model: Array, sums: Array, weight: float) -> Array:
-    """Go on from the sums of a pass.
-
-    Args:
-        state: Of the pass; changed in place.
-        objective: Of each output.
-        model: w of all outputs, shape (outputs * D,).
-        sums: See `state`.
-        weight: Tasks that have summed something up.
-
-    Returns:
-        The new w, of the same shape.
+    """Go on from the sums of a pass of `weight` tasks (see `state`, which is changed); returns the new w of all
+    outputs.
     """
     num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0:  # the pass is made again
@@ -133,10 +123,7 @@ def _looked(state: L1State, sums: Array, part: Array, objective: Objective) -> N
 
 
 def _begin(state: L1State, w: Array, output: OutputState, part: Array, weight: float, objective: Objective) -> None:
-    """Without weights the best intercept is known, if it is not penalised; `w` is written.
-
-    Where samples of one side have no weight at all, the other side is all there is to say.
-    """
+    """Set the best intercept where it is free and there are no weights, or all samples are on one side; `w` is written."""
     w += part[: state.D] / weight  # what the last certificate had beside w
     plus, minus = part[state.D :].tolist()
     if objective.has_free_intercept and not state.is_parabola and (plus > 0) != (minus > 0):
@@ -251,6 +238,22 @@ def _chosen(state: L1State, w: Array, output: OutputState, objective: Objective)
     return np.append(columns, np.arange(len(slopes), len(w)))  # the intercept, where it is not penalised
 
 
+def working_set(slopes: Array, w: Array, norms: Array, *, l1: float, first: int, most: int) -> Array:
+    """Return the columns with a weight and those that are closest to having one, twice as many as there are weights.
+
+    There are `first` at least and `most` at most: then the worst ones. Columns of length (`norms`) 0 are left out.
+    `slopes` are the negative gradient of all but the l1 penalty.
+    """
+    num_weights = int(np.count_nonzero(w))
+    has_room = 2 * num_weights <= most or num_weights + first <= most
+    size = min(max(first, 2 * num_weights) if has_room else most, most, len(w))
+    scores = (np.abs(slopes - l1 * np.sign(w)) - l1 * (w == 0)) / np.maximum(norms, TINY)
+    scores[norms == 0], scores[(w != 0) & (norms > 0) & has_room] = -np.inf, np.inf
+    least = np.partition(scores, -size)[-size]  # a sort of all takes ten times as long
+    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    return np.sort(np.concatenate([above, equal[: size - len(above)]]))
+
+
 def damping(state: L1State, output: OutputState, objective: Objective) -> Array:
     """Return what is added to the diagonal of the second derivatives, shape (D,)."""
     if not output.damping or objective.loss is None:  # squared lengths may be beyond all numbers
@@ -289,11 +292,7 @@ def _go(state: L1State, output: OutputState, direction: Array) -> None:
 
 
 def _solution(state: L1State, output: OutputState, places: Array, w: Array, objective: Objective) -> tuple[Array, bool]:
-    """Find where the second order model with the penalties is least over the weights w in these places.
-
-    Returns:
-        Changes of w, and whether they lead to the solution.
-    """
+    """Find the changes of w to where the second order model is least over these places, and whether they are exact."""
     size, l1, l2 = len(places) - objective.has_free_intercept, objective.l1, objective.l2
     num_products = size * (size + 1) // 2
     H, damped = symmetric(output.products[:num_products], size), damping(state, output, objective)[places]

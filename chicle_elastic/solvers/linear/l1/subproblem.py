@@ -44,11 +44,7 @@ def minimise(
     accuracy: float,  # the same where signs do not come to rest
     most_rounds: int = MOST_ROUNDS,  # Rounds of sweeps and an exact step
 ) -> tuple[Array, bool]:
-    """Minimise f.
-
-    Returns:
-        w, shape (h,), and whether it is the solution.
-    """
+    """Minimise f; returns w, shape (h,), and whether it is the solution."""
     from chicle_elastic.solvers.kernels.penalised import descend
 
     is_singular, settled = False, np.full(len(q), np.nan)
@@ -98,10 +94,8 @@ def worst_slope(slopes: Array, w: Array, l1: float, l2: float) -> float:
 def _go(H: Array, l1: float, l2: float, signs: Array, slopes: Array, w: Array) -> bool | None:
     """Go toward the minimum over the weights that have signs, until one of them becomes 0, which loses its sign.
 
-    Up to there f falls all the way. `signs`, `slopes` and `w` are changed.
-
-    Returns:
-        Whether the minimum was found without an addition to the diagonal of H; None where a weight became 0.
+    Up to there f falls all the way. Returns whether the minimum was found without an addition to the diagonal of H;
+    None where a weight became 0.
     """
     active = np.flatnonzero(signs)
     if not len(active):

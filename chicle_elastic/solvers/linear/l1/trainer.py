@@ -69,10 +69,7 @@ class ColumnsTrainer(CertifiedTrainer):
         return f"a proximal Newton method {way}, because {products} {reason}"
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
-        """P and D per output at a certificate, each of shape (outputs,), float64.
-
-        D of a squared loss is unknown, minus infinity, where the means are those of other rows.
-        """
+        """P and D per output at a certificate, shape (outputs,); D is -inf where the means are those of other rows."""
         assert report.rebuilt is not None, "only a certificate has P and D"
         state, metrics, objective = L1State.look(report.progress), report.metrics, self.problem
         shape = len(state.outputs), -1
@@ -101,26 +98,16 @@ class ColumnsTrainer(CertifiedTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L1Trainer(ColumnsTrainer):
-    """Linear classifier with an l1 penalty, binary or one-vs-rest.
-
-    Attributes:
-        loss: "squared_hinge", "modified_huber" or "logistic".
-        C: Factor of the sum of losses, > 0.
-        l1_ratio: Share of the l1 penalty, above 0 and up to 1; the rest is that of 1/2 |w|^2.
-        tol: Relative duality gap, per output, at which to stop; 0 for never.
-        intercept_scaling: Value of the constant column; 0 for no intercept.
-        penalises_intercept: Whether the weight of that column is penalised like the others.
-        class_weights: Factor of C per class code; None for 1.
-    """
+    """Linear classifier with an l1 penalty, binary or one-vs-rest."""
 
     name = "L1"
-    loss: str = "logistic"
-    C: float = 1.0
-    l1_ratio: float = 1.0
-    tol: float = 1e-3
-    intercept_scaling: float = 1.0
-    penalises_intercept: bool = False
-    class_weights: tuple[float, ...] | None = None
+    loss: str = "logistic"  # "squared_hinge", "modified_huber" or "logistic"
+    C: float = 1.0  # factor of the sum of losses, > 0
+    l1_ratio: float = 1.0  # share of the l1 penalty, above 0 and up to 1; the rest is that of 1/2 |w|^2
+    tol: float = 1e-3  # relative duality gap, per output, at which to stop; 0 for never
+    intercept_scaling: float = 1.0  # Value of the constant column; 0 for no intercept
+    penalises_intercept: bool = False  # whether the weight of that column is penalised like the others
+    class_weights: tuple[float, ...] | None = None  # factor of C per class code; None for 1
 
     def __post_init__(self) -> None:
         if Loss.named(self.loss) is Loss.HINGE:
@@ -145,20 +132,13 @@ class L1Trainer(ColumnsTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LassoTrainer(ColumnsTrainer):
-    """Linear regression with squared loss and l1 and l2 penalties, as scikit-learn's Lasso and ElasticNet have it.
-
-    Attributes:
-        alpha: Factor of both penalties, > 0.
-        l1_ratio: Share of the l1 penalty, 0 to 1; 1 is the lasso. Wide data needs more than 0.
-        tol: Relative duality gap at which to stop; 0 for never.
-        has_intercept: Whether there is an intercept, which is not penalised.
-    """
+    """Linear regression with squared loss and l1 and l2 penalties, as scikit-learn's Lasso and ElasticNet have it."""
 
     name = "ElasticNet"
-    alpha: float = 1.0
-    l1_ratio: float = 1.0
-    tol: float = 1e-6
-    has_intercept: bool = True
+    alpha: float = 1.0  # factor of both penalties, > 0
+    l1_ratio: float = 1.0  # share of the l1 penalty, 0 to 1; 1 is the lasso. Wide data needs more than 0
+    tol: float = 1e-6  # relative duality gap at which to stop; 0 for never
+    has_intercept: bool = True  # whether there is an intercept, which is not penalised
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < np.inf or not 0 <= self.l1_ratio <= 1 or not self.tol >= 0:
@@ -183,11 +163,7 @@ class LassoTrainer(ColumnsTrainer):
         return one_output(schema)
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros.
-
-        Raises:
-            UsageError: The targets are class codes, or there is no l1 penalty on so many features.
-        """
+        """Zeros; a UsageError where targets are class codes, or there is no l1 penalty on many features."""
         if self.l1_ratio == 0 and not is_narrow(schema):
             raise UsageError(
                 f"l1_ratio=0 takes up to {MOST_COLUMNS - 1} features, because no weight is then 0, and the data has "

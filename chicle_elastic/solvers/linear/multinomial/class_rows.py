@@ -14,8 +14,8 @@ from scipy.sparse import issparse, vstack
 from chicle_elastic.chunks.rows import MOST_ROWS, as_floats, matrix_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.linear.finite import require_finite
 from chicle_elastic.solvers.linear.products import add_dense_products
+from chicle_elastic.solvers.linear.tables import require_finite
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 FEW_VALUES = 1 << 20
@@ -31,13 +31,8 @@ ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 class ClassRows:
     """The local rows; the intercept is no column of them.
 
-    Args:
-        blocks: Of the chunks by their ids, at least one, in order.
-        is_counted: Which of their rows there are, shape (number of all rows,), bool; None for all. Others are left
-            out a block at a time, so that no fold of a search has a copy of its rows.
-
-    Attributes:
-        num_rows: How many there are.
+    `is_counted` says which rows of the blocks there are, None for all. Others are left out a block at a time, so that
+    no fold of a search has a copy of its rows.
     """
 
     def __init__(self, blocks: dict[ChunkId, RowBlock], is_counted: Array | None = None) -> None:
@@ -60,11 +55,7 @@ class ClassRows:
         self.num_features = int(self._parts[0].shape[1])
 
     def require_finite(self) -> None:
-        """Look for the row that has made a sum NaN or infinite.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
+        """Look at all rows; a DataError names one that has a NaN or an infinity."""
         with np.errstate(over="ignore", invalid="ignore"):
             for chunk_id, block in self._blocks.items():
                 rows = matrix_of(block.rows)
@@ -72,12 +63,8 @@ class ClassRows:
                 require_finite(chunk_id, block, np.asarray(products))
 
     def sums(self, num_classes: int, weights: Callable[[slice], Array], *, are_squared: bool = False) -> Array:
-        """sum_i weights_ki x_i of every class, or of x_i * x_i, shape (K, d), float64.
-
-        Args:
-            num_classes: K.
-            weights: From which rows to their weights, shape (K, n).
-            are_squared: Whether features are squared.
+        """sum_i weights_ki x_i of every class, or of x_i * x_i, shape (K, d); `weights` finds those of some rows, (K,
+        n).
         """
         total = np.zeros((num_classes, self.num_features))
         for part, rows in self._row_blocks():
@@ -87,13 +74,7 @@ class ClassRows:
         return total
 
     def curved(self, vectors: Array, curve: Callable[[slice, Array], Array], *, is_rough: bool = False) -> Array:
-        """Both of these in one look at the rows: sum_i curve(scores)_ki x_i, shape (K, d), float64.
-
-        Args:
-            vectors: Shape (K, d), float64.
-            curve: From which rows and their scores, shape (K, n), to weights of that shape.
-            is_rough: Whether float32 will do.
-        """
+        """Return sum_i curve(scores)_ki x_i, shape (K, d), in one pass; `curve` has weights of rows and scores, (K, n)."""
         total = np.zeros((len(vectors), self.num_features))
         dtype = np.float32 if is_rough else np.float64
         vectors = vectors.astype(dtype, copy=False)
@@ -107,13 +88,9 @@ class ClassRows:
         return np.concatenate(blocks) if blocks else np.zeros((0, self.num_features))  # a fold may leave all out
 
     def add_products(self, weights: Array, intercept: float, outs: Array, *, is_rough: bool = False) -> None:
-        """Add sum_i weights_ki x_i x_i^T, packed, of every class; rows of weight 0 are not multiplied.
+        """Add sum_i weights_ki x_i x_i^T, packed, of every class to `outs`; rows of weight 0 are not multiplied.
 
-        Args:
-            weights: >= 0, shape (K, num_rows).
-            intercept: Value of one more column at the end.
-            outs: OUT. Packed triangles, one per class.
-            is_rough: Whether float32 will do; where squares are beyond it, float64 is taken.
+        One more column at the end has the value `intercept`. Where squares are beyond float32, a rough sum is exact.
         """
         if self._is_sparse:
             for which, rows in self._made_dense(np.any(weights, axis=0)):

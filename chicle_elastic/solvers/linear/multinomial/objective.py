@@ -41,13 +41,7 @@ class Softmax:
 
     @classmethod
     def of(cls, scores: Array, codes: Array, upper: Array) -> "Softmax":
-        """Of samples.
-
-        Args:
-            scores: z_i, shape (K, n), float64.
-            codes: Class codes, shape (n,), integers.
-            upper: C_i, shape (n,), float64.
-        """
+        """Find them from scores z_i, shape (K, n), class codes and C_i, each of shape (n,)."""
         shifted, p, sums = _softmax(scores)
         weighted = p * upper
         log_sums = float(upper @ np.log(sums))

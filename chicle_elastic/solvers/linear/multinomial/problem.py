@@ -183,7 +183,7 @@ class SoftmaxProblem(Problem):
     def _intercepts_moved(self, output: OutputState, gradient: Array, found: Evaluation) -> tuple[float, Array]:
         """Find the Newton step of the intercepts alone, whose sum is 0, and about what it leaves of the gap.
 
-        Such a step moves samples from one class to another, and features with them, which are taken to be their means.
+        Samples move from one class to another, and features with them, which are taken to be their means.
         """
         g, linear, is_active = self.by_class(gradient), self.by_class(output.linear), self.is_active(output)
         step, K = np.zeros(len(g)), len(g)

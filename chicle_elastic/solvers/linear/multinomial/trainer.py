@@ -8,7 +8,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import Context, Report, Solver, Summed
+from chicle_elastic.solvers.base import Context, Report, Solver
 from chicle_elastic.solvers.linear.certified import CertifiedTrainer, num_outputs
 from chicle_elastic.solvers.linear.methods import MANY_VALUES, ROWS_PER_COLUMN
 from chicle_elastic.solvers.linear.multinomial import objective
@@ -29,23 +29,18 @@ class MultinomialTrainer(CertifiedTrainer):
     """Logistic regression with one softmax over all classes, as scikit-learn's LogisticRegression has it.
 
     The model is W of shape (num_classes, num_features + 1), flattened, float64; its last column has the intercepts.
-
-    Attributes:
-        C: Factor of the sum of losses, > 0.
-        tol: Relative duality gap at which to stop; 0 for never.
-        has_intercept: Whether there are intercepts, which are not penalised.
-        class_weights: Factor of C per target code; None for 1. Rows of a code with the factor 0 are left out.
-        code_classes: Class of each target code, from 0; None where codes are classes.
     """
 
     name = "Multinomial"
     state_type = NewtonState
+    steps: ClassVar[Any] = steps
     sums = "loss", "entropy", "rows"
-    C: float = 1.0
-    tol: float = 1e-3
-    has_intercept: bool = True
+    C: float = 1.0  # factor of the sum of losses, > 0
+    tol: float = 1e-3  # relative duality gap at which to stop; 0 for never
+    has_intercept: bool = True  # whether there are intercepts, which are not penalised
+    # factor of C per target code; None for 1. Rows of a code with the factor 0 are left out
     class_weights: tuple[float, ...] | None = None
-    code_classes: tuple[int, ...] | None = None
+    code_classes: tuple[int, ...] | None = None  # class of each target code, from 0; None where codes are classes
     has_one_softmax: ClassVar[bool] = True
     intercept_scaling: ClassVar[float] = 1.0  # of the last column of the model
 
@@ -53,21 +48,12 @@ class MultinomialTrainer(CertifiedTrainer):
         if not 0 < self.C < np.inf or not self.tol >= 0:
             raise UsageError(f"multinomial regression needs C > 0 and tol >= 0, got C={self.C}, tol={self.tol}")
 
-    @property
-    def problem(self) -> SoftmaxProblem:
-        """Unknown before there is a state: it has the number of classes."""
-        raise NotImplementedError("the problem of a softmax depends on the number of classes: see problem_of")
-
     def problem_of(self, state: NewtonState) -> SoftmaxProblem:
         """Return what is minimised."""
         return softmax_problem(self.tol, self.has_intercept, state.num_classes)
 
     def num_outputs(self, schema: DataSchema) -> int:
-        """One output per class.
-
-        Raises:
-            UsageError: The targets are not class codes.
-        """
+        """One output per class; a UsageError where targets are not class codes."""
         K = self._num_classes(schema)
         return max(num_outputs(schema, K), K)
 
@@ -88,15 +74,6 @@ class MultinomialTrainer(CertifiedTrainer):
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
         state = first_state(schema, self._num_classes(schema))
         return steps.start(state, self.problem_of(state), model)
-
-    def _reopen(self, state: NewtonState, model: Array) -> None:
-        steps.reopen(state, self.problem_of(state), model)
-
-    def _step(self, state: NewtonState, model: Array, summed: Summed) -> Array:
-        return steps.advance(state, self.problem_of(state), model, summed.delta, summed.weight)
-
-    def _sums_size(self, state: NewtonState) -> int:
-        return state.sums_size(self.problem_of(state))
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
@@ -130,10 +107,6 @@ class MultinomialTrainer(CertifiedTrainer):
                 has_intercept=self.has_intercept and is_known,
             )
         return primal, dual if is_known and not np.isnan(dual) else -np.inf
-
-    def estimate(self, model: Array, report: Report) -> float:
-        """See `CertifiedTrainer`."""
-        return NewtonState.look(report.progress).outputs[0].gap
 
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`."""

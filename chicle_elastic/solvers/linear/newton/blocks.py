@@ -39,16 +39,10 @@ class _Sum:
 
 
 class Blocks:
-    """Sums of c_i x_i x_i^T over the same rows.
+    """Sums of c_i x_i x_i^T over the same rows, of which one in `row_step` is in the sample.
 
-    Args:
-        rows: The rows.
-        row_ids: Finds their numbers in the data set, shape (num_rows,), int64; None where no sample is asked for.
-        row_step: One row in so many is in the sample.
-        full: What c_i is where it is not 0, shape (num_rows,), float64, for the squared hinge; None if it is anything.
-
-    Attributes:
-        num_added: Rows whose products were added or taken away so far.
+    `row_ids` finds their numbers in the data set. `full` has what c_i is where it is not 0, of a loss with kinks.
+    `num_added` counts rows whose products were added or taken away.
     """
 
     def __init__(
@@ -63,14 +57,8 @@ class Blocks:
         self.num_added = 0
 
     def add(self, k: int, kind: Block, curvatures: Array, columns: Array, out: Array) -> None:
-        """Add the sum of output `k`.
-
-        Args:
-            k: The output.
-            kind: Which rows, and how exactly; not KEPT.
-            curvatures: c_i, shape (num_rows,), float64.
-            columns: Columns of the block, ascending, int64; empty for all.
-            out: Packed; added to.
+        """Add the sum of output `k` over its `columns` (ascending, empty for all) to the packed `out`; `kind` is not
+        KEPT.
         """
         if kind is Block.SAMPLED:
             which, copy = self._sampled()

@@ -8,7 +8,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.newton import pairs
-from chicle_elastic.solvers.linear.newton.corners import narrow_along
+from chicle_elastic.solvers.linear.newton.gap import narrow_along
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
     Block,
@@ -97,10 +97,7 @@ def multiplied(
 
 
 def _leaves_little(state: NewtonState, output: OutputState, problem: Problem) -> bool:
-    """Say whether the direction is as good as Newton's method can make use of by now.
-
-    With corners the residual has to be a small part of the gap with the duals that it foretells.
-    """
+    """Say whether Newton's method can use no better direction by now; with corners, beside the gap that it foretells."""
     if not problem.loss.has_corners:
         return _scaled_square(output, output.residual) <= output.goal
     left = 0.5 * squared(problem.penalised(output.residual)) / problem.strength(state)

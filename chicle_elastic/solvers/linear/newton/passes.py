@@ -194,8 +194,8 @@ class NewtonPasses:
     def duals(self, output: OutputState, k: int, w: Array, alpha: Array | None = None) -> tuple[Array, Array]:
         """Return scores at w, and the duals that are certified together with it, per unit of c_i.
 
-        Where they are not known those are the slopes at w + shift; where w is made of them, those that an exact step
-        from w foretells; with corners those that the last step has foretold.
+        They are the slopes at w + shift; where w is made of them, those that an exact step foretells; with corners
+        those that the last step has foretold.
         """
         loss, y = self._loss, self._targets[k]
         point = self._point(k, w)

@@ -109,11 +109,7 @@ class Problem:
     def looked(
         self, state: "NewtonState", output: "OutputState", w: Array, sums: Array
     ) -> tuple[Array, "Evaluation | None"]:
-        """Set how wide corners are, or large a scale is, at first; a model of zeros begins with the best constant.
-
-        Returns:
-            The w to begin with, and what is known of it already.
-        """
+        """Return the w to begin with, and its evaluation if it is known; set the first width of corners, or scale."""
         loss = self.loss
         total, size, total_y, squares = sums.tolist()
         state.total = max(total, TINY)
@@ -137,8 +133,8 @@ class Problem:
     def steepness_of(self, output: "OutputState", gradient: Array, alpha: float) -> float:
         """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
 
-        With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
-        g - g_b h / h_b, and is worth g_b^2 / (2 h_b).
+        With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to g -
+        g_b h / h_b, and is worth g_b^2 / (2 h_b).
         """
         if not self.has_free_intercept:
             return 0.5 * squared(gradient) / alpha

@@ -46,16 +46,15 @@ from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
-from chicle_elastic.solvers.linear.newton.corners import LEAST_THETA, narrow, narrow_along
-from chicle_elastic.solvers.linear.newton.directions import (
-    heaviest_columns,
-    to_least,
-)
+from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
 from chicle_elastic.solvers.linear.newton.gap import (
+    LEAST_THETA,
     ROUNDING,
     is_one_sided,
     is_there_already,
     keep_best_duals,
+    narrow,
+    narrow_along,
     will_be_there,
 )
 from chicle_elastic.solvers.linear.newton.state import (
@@ -124,17 +123,8 @@ def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array
 
 
 def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
-    """Go on from the sums of a pass.
-
-    Args:
-        state: Of the pass; changed in place.
-        problem: What is minimised.
-        model: w, shape (outputs * D,).
-        sums: See `state`.
-        weight: Tasks that have summed something up.
-
-    Returns:
-        The new w, of the same shape.
+    """Go on from the sums of a pass of `weight` tasks (see `state`, which is changed); returns the new w of all
+    outputs.
     """
     num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.is_at_rest:  # the pass is made again
@@ -316,11 +306,7 @@ def _is_best(
 
 
 def _keep_products(state: NewtonState, output: OutputState, problem: Problem, found: Evaluation, ridge: Array) -> bool:
-    """Keep of the second derivatives what conjugate gradients and a free intercept need.
-
-    Returns:
-        False if they have to be summed up again, with more digits.
-    """
+    """Keep of the second derivatives what the steps need; False if they have to be summed up again, with more digits."""
     if output.block is Block.KEPT:
         return True
     diagonal = found.diagonal
@@ -379,8 +365,7 @@ def _newton_direction(
 def _of_scale(output: OutputState, slope: float, bend: float) -> float:
     """Return the change of a scale, which leaves it above 0.
 
-    Rows that are fitted exactly have no second derivative by it, and it goes to 0, one tenth after the other; w has to
-    follow first.
+    Rows that are fitted exactly have no second derivative by it, and it goes to 0 by tenths, once w has followed.
     """
     change = -slope / max(bend, TINY)
     if change < -SMALLER * output.theta and output.steepness > output.theta * abs(slope):

@@ -84,11 +84,7 @@ class RegressionLoss(ABC):
         return mean
 
     def require(self, targets: Array) -> None:  # noqa: B027 - most losses have all
-        """Refuse targets that the loss does not have.
-
-        Raises:
-            DataError: Of one of them.
-        """
+        """Refuse targets that the loss does not have, with a DataError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +261,7 @@ class Poisson(RegressionLoss):
         return float(np.log(max(mean, LEAST_MEAN)))
 
     def require(self, targets: Array) -> None:
-        """Refuse what is no count or rate.
-
-        Raises:
-            DataError: There is a negative one.
-        """
+        """Refuse what is no count or rate, with a DataError."""
         if len(targets) and targets.min() < 0:
             raise DataError(
                 f"the Poisson loss takes targets y >= 0, and the data has {targets.min():g}; choose another loss, or "

@@ -83,9 +83,6 @@ class RegressionTrainer(CertifiedTrainer):
         state.is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr" and state.is_exact
         return steps.start(state, self.problem, model)
 
-    def _sums_size(self, state: NewtonState) -> int:
-        return state.sums_size(self.problem)
-
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
         columns = f"second derivatives of {schema.num_features + 1} columns"
@@ -96,12 +93,12 @@ class RegressionTrainer(CertifiedTrainer):
     def update_size(self, model: Array, progress: Array) -> int:
         """Return the length of the sums; after several passes w and the state follow."""
         state = NewtonState.look(progress)
-        return self._sums_size(state) + (len(model) + state.room if state.passes > 1 else 0)
+        return state.sums_size(self.problem) + (len(model) + state.room if state.passes > 1 else 0)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps`; an only task may have gone on itself."""
         state = NewtonState.look(progress)
-        reached = summed.delta[self._sums_size(state) :] if state.passes > 1 else NO_PROGRESS
+        reached = summed.delta[state.sums_size(self.problem) :] if state.passes > 1 else NO_PROGRESS
         if NewtonState.is_of(reached[len(model) :]):
             return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
         return CertifiedTrainer.advance(self, model, progress, summed)

@@ -41,13 +41,8 @@ RIDGE = 1e-9  # added to products of heavy columns, as a share of their diagonal
 class WideFinish:
     """Newton steps for one output, over all rows of the only task, or over some rows while all other duals stay.
 
-    Here phi is P, of a smooth loss.
-
-    Attributes:
-        alpha: The best duals so far.
-        w: w(alpha), shape (num_columns,).
-        gap: Sum of their gap contributions.
-        primal: P of w, of all rows.
+    Here phi is P, of a smooth loss. `alpha` are the best duals so far, `w` is theirs, `gap` the sum of their gap
+    contributions, `primal` P of w and all rows.
     """
 
     # Newton steps in a row without better duals, nor a smaller gradient, after which they are given up: rounding, most
@@ -121,21 +116,13 @@ class WideFinish:
 
     @property
     def relative_left(self) -> float:
-        """How far the steps have got, for the race: the gap of the best duals and the w of the last step.
-
-        With every step it falls; that of the duals and their own w falls at the very end.
-        """
+        """Return for the race the gap of the best duals and the w of the last step, which falls with every step."""
         dual = self.primal - self.gap
         gap = min(self.gap, max(self._primal_at(self._margins, self._point) - dual, 0.0))
         return float(gap / max(gap + dual, TINY))
 
     def run(self, is_spent: Callable[[], bool], *, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.
-
-        Args:
-            is_spent: Whether to end with what there is, in the middle of a step, too.
-            is_over: Whether to begin no further step.
-        """
+        """Take steps until the gap is small enough, or `STEPS_PER_ITERATION`; one at least; `is_spent` also ends one."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not taken
             self._look()
             for _ in range(STEPS_PER_ITERATION):
@@ -186,12 +173,8 @@ class WideFinish:
         self._go_along(direction, changes, float(gradient @ direction))
 
     def _go_along(self, direction: Array, changes: Array, at_start: float) -> None:
-        """Go where phi is nearly smallest: its slope along the direction rises, and finding it needs no row.
-
-        Args:
-            direction: Shape (num_columns,).
-            changes: By how much the margins change with it, shape (num_rows,).
-            at_start: The slope of phi at its beginning.
+        """Go where phi is nearly smallest: its slope along the direction rises from `at_start`, and finding it reads no
+        row.
         """
         at_rest, squared = float((self._point - self._outside) @ direction), float(direction @ direction)
         low, at_low, high, at_high, t = 0.0, at_start, math.inf, math.inf, 1.0
@@ -218,7 +201,7 @@ class WideFinish:
         self._duals_there = duals
 
     def _corrected(self, alpha: Array, goal: Array) -> Array:
-        """Duals moved within their bounds, by the least that brings w(alpha) to `goal` in the heaviest columns.
+        """Move duals within their bounds, by the least that brings w(alpha) to `goal` in the heaviest columns.
 
         Least by their room: that of alpha_i is moved by room_i <x_i, b> for some b over these columns.
         """

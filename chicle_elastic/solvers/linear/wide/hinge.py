@@ -35,11 +35,7 @@ while centers move and tau grows."""
 
 
 class WideHinge(WideFinish):
-    """See `WideFinish`.
-
-    Attributes:
-        tau: Of the next step.
-    """
+    """See `WideFinish`; `tau` is that of the next step."""
 
     most_fruitless = MOST_FRUITLESS
 

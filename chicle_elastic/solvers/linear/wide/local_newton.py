@@ -51,12 +51,7 @@ def _is_dense(tables: LocalTables) -> bool:
 
 
 class LocalNewton:
-    """Begins at the duals of the local data.
-
-    Args:
-        local: The data of the only task.
-        tol: Relative gap of an output at which its steps end.
-    """
+    """Begins at the duals of the only task, and ends the steps of an output at the relative gap `tol`."""
 
     def __init__(self, local: LocalData, tol: float) -> None:
         tables, loss, upper = local.tables, local.loss, local.upper

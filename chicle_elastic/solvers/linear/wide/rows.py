@@ -44,21 +44,12 @@ wide rows conjugate gradients with 1 take so long on click logs that no step com
 
 
 class WideRows:
-    """A matrix of shape (num_rows, num_columns), which tells what it costs.
+    """A matrix of shape (num_rows, num_columns), which counts in `work` what its products and directions cost.
 
-    Args:
-        rows: The matrix, as `NewtonRows`; a sparse one that is wide copies rows (`taken`).
-        num_values: Its feature values.
-        is_exact: It has so few columns, or is dense and has so few rows, that a matrix of their products can be made.
-        full: What curvatures that are not 0 are multiples of, shape (num_rows,), the same multiple for all rows in a
-            step: then sums of second derivatives are found from those of the step before. None if they are anything.
-
-    Attributes:
-        num_columns: Length of w here.
-        work: What all products and directions have cost so far.
-        first_tau: That of the hinge: where directions are exact a step may be longer.
-        heavy: The columns with the largest sums of squares, ascending, int64, and their values, shape (num_rows,
-            columns); None where there is no need to correct duals in these.
+    It `is_exact` with so few columns, or dense and with so few rows, that a matrix of their products can be made. Where
+    curvatures are one multiple of `full` or 0, sums of second derivatives are found from those of the step before.
+    `heavy` has the columns with the largest sums of squares, ascending, and their values, shape (num_rows, columns);
+    None where duals need no correction there. A sparse wide matrix copies rows (`taken`).
     """
 
     def __init__(self, rows: Any, num_values: int, *, is_exact: bool, full: Array | None = None) -> None:
@@ -89,16 +80,7 @@ class WideRows:
         return np.asarray(self._rows.weighted_sum(weights))
 
     def direction(self, curvatures: Array, gradient: Array, is_spent: Callable[[], bool]) -> Array:
-        """Solve (I + X^T c X) direction = -gradient, exactly or nearly.
-
-        Args:
-            curvatures: c_i >= 0, shape (num_rows,), float64.
-            gradient: Shape (num_columns,), float64.
-            is_spent: Whether conjugate gradients end with what there is.
-
-        Returns:
-            Shape (num_columns,). However few the products were, it leads downwards.
-        """
+        """Solve (I + X^T c X) direction = -gradient, exactly or nearly; however short, it leads downwards."""
         which = np.flatnonzero(curvatures)
         if not len(which):
             return -gradient
@@ -155,12 +137,7 @@ class WideRows:
         return -gradient if factor is None else -cholesky_solve(factor, gradient)
 
     def _conjugate(
-        self,
-        rows: Any,
-        num_values: float,
-        curvatures: Array,
-        rhs: Array,
-        is_spent: Callable[[], bool],
+        self, rows: Any, num_values: float, curvatures: Array, rhs: Array, is_spent: Callable[[], bool]
     ) -> Array:
         """Solve (I + X^T c X) x = rhs over some rows and columns, nearly; <x, rhs> > 0 in any case."""
         block = self._preconditioner(rows, num_values, curvatures)
@@ -201,17 +178,10 @@ class WideRows:
 
 
 class SplitRows:
-    """Rows whose columns that one row alone has are told apart.
+    """Rows, CSR of float64, whose columns that one row alone has are told apart; `shared` is without these.
 
-    These columns are eliminated: to row i they do no more than divide c_i by 1 + c_i (sum of squares there). That is
-    what keeps conjugate gradients short where c_i is large and rows have little in common.
-
-    Args:
-        matrix: CSR, float64.
-
-    Attributes:
-        num_values: Of it.
-        shared: It without these columns.
+    They are eliminated: to row i they do no more than divide c_i by 1 + c_i (sum of squares there). That is what keeps
+    conjugate gradients short where c_i is large and rows have little in common.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -237,11 +207,7 @@ class SplitRows:
 
 
 def with_columns(matrix: Any, is_there: Array) -> tuple[Any, Array]:
-    """Copy the columns of a CSR array that are told, which takes less time than what SciPy does to choose columns.
-
-    Returns:
-        The array, and the numbers that its columns had, ascending, int64.
-    """
+    """Copy these columns of a CSR array, in less time than SciPy's choice takes; returns their numbers, too."""
     columns, is_kept = np.flatnonzero(is_there), is_there[matrix.indices]
     places = np.cumsum(is_there, dtype=matrix.indices.dtype) - 1
     indptr = np.concatenate([[0], np.cumsum(is_kept)])[matrix.indptr].astype(matrix.indptr.dtype)

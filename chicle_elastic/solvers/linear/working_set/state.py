@@ -11,14 +11,15 @@ Sums of a pass, one vector, for r wanted or s chosen rows with v values in all:
               losses, duals     2 num_outputs       sums of losses at w, and of dual values
               codes             num_rows            of each undecided row: its length + 1
     GATHER    found             r                   tasks that had the row
-              rows              2 r                 class code, C_i
+              targets, upper    2 r                 class code, C_i
               duals             num_outputs r
-              values            2 v                 columns, values
+              columns, values   2 v
     SOLVE     solved            1                   tasks that have solved; a half for one that was interrupted
               change            num_outputs D       of w
               duals             num_outputs s
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -84,56 +85,43 @@ class WorkingSetState(ProgressState):
 
 
 class Sums:
-    """Views of the sums of a pass; the module says what they are.
+    """Views of the sums of a pass, by the names of the module, for w of `D` values per output."""
 
-    Args:
-        state: Of the pass, not one in phase DESCEND or REST.
-        D: Values of w of one output.
-        buffer: Shape (`sums_size`,).
-
-    Attributes:
-        rebuilt, change: Shape (num_outputs, D).
-        losses, dual_values: Shape (num_outputs,).
-        solved: Shape (1,).
-        codes: Shape (num_rows,).
-        found, targets, upper: Shape (r,).
-        duals: Shape (r, num_outputs) or (s, num_outputs).
-        columns, values: Shape (v,).
-    """
+    rebuilt: Array
+    change: Array
+    losses: Array
+    dual_values: Array
+    solved: Array
+    codes: Array
+    found: Array
+    targets: Array
+    upper: Array
+    duals: Array
+    columns: Array
+    values: Array
 
     def __init__(self, state: WorkingSetState, D: int, buffer: Array) -> None:
-        outputs, position = state.num_outputs, 1
+        position = 1
+        for name, shape in _layout(state, D).items():
+            begin, position = position, position + math.prod(shape)
+            setattr(self, name, buffer[begin:position].reshape(shape))
 
-        def take(*shape: int) -> Array:
-            nonlocal position
-            size = int(np.prod(shape))
-            position += size
-            return buffer[position - size : position].reshape(shape)
 
-        if state.phase is WorkingSetPhase.SELECT:
-            self.rebuilt = take(outputs, D)
-            self.losses, self.dual_values = take(outputs), take(outputs)
-            self.codes = take(state.num_rows)
-        elif state.phase is WorkingSetPhase.GATHER:
-            r, v = len(state.wanted), int(state.wanted_lengths.sum())
-            self.found, self.targets, self.upper = take(r), take(r), take(r)
-            self.duals = take(r, outputs)
-            self.columns, self.values = take(v), take(v)
-        else:
-            self.solved = take(1)
-            self.change = take(outputs, D)
-            self.duals = take(len(state.rows), outputs)
+def _layout(state: WorkingSetState, D: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parts behind the first sum, in order."""
+    K, r = state.num_outputs, (len(state.wanted),)
+    if state.phase is WorkingSetPhase.SELECT:
+        return {"rebuilt": (K, D), "losses": (K,), "dual_values": (K,), "codes": (state.num_rows,)}
+    if state.phase is WorkingSetPhase.GATHER:
+        v = (int(state.wanted_lengths.sum()),)
+        return {"found": r, "targets": r, "upper": r, "duals": (*r, K), "columns": v, "values": v}
+    if state.phase is WorkingSetPhase.SOLVE:
+        return {"solved": (1,), "change": (K, D), "duals": (len(state.rows), K)}
+    return {}
 
 
 def sums_size(state: WorkingSetState, num_parameters: int) -> int:
     """Length of the sums of the next pass of a model of so many values."""
-    outputs = state.num_outputs
     if state.phase is WorkingSetPhase.DESCEND:
         return num_parameters
-    if state.phase is WorkingSetPhase.SELECT:
-        return 1 + num_parameters + 2 * outputs + state.num_rows
-    if state.phase is WorkingSetPhase.GATHER:
-        return 1 + (3 + outputs) * len(state.wanted) + 2 * int(state.wanted_lengths.sum())
-    if state.phase is WorkingSetPhase.SOLVE:
-        return 2 + num_parameters + outputs * len(state.rows)
-    return 1
+    return 1 + sum(math.prod(shape) for shape in _layout(state, num_parameters // state.num_outputs).values())

@@ -54,13 +54,7 @@ def reopen(state: WorkingSetState) -> None:
 
 
 def descended(state: WorkingSetState, gap: float, tol: float) -> None:
-    """Decide after a pass of coordinate descent, with this estimate of the relative gap, whether to go on so.
-
-    Args:
-        state: In phase DESCEND; changed in place.
-        gap: The estimate.
-        tol: Relative gap to reach.
-    """
+    """Decide after a pass of coordinate descent, with this estimate of the relative gap, whether to go on so."""
     state.num_passes += 1
     state.gap = gap
     if state.num_passes == state.next_look - PASSES_BETWEEN:
@@ -77,17 +71,7 @@ def descended(state: WorkingSetState, gap: float, tol: float) -> None:
 
 
 def advance(state: WorkingSetState, model: Array, sums: Array, tol: float) -> Array:
-    """Go on from the sums of a pass.
-
-    Args:
-        state: Of the pass, not in phase DESCEND; changed in place.
-        model: w, shape (num_outputs * D,).
-        sums: See `state`.
-        tol: Relative gap to reach.
-
-    Returns:
-        The new w, of the same shape.
-    """
+    """Go on from the sums of a pass (see `state`, which is changed) other than DESCEND; returns the new w."""
     if sums[0] > 0 or state.phase is WorkingSetPhase.REST:  # a task was interrupted: the pass is made again
         return model
     parts = Sums(state, len(model) // state.num_outputs, sums)
@@ -166,12 +150,7 @@ def _gathered(state: WorkingSetState, parts: Sums) -> None:
 
 
 def value_order(lengths: Array, order: Array) -> Array:
-    """Where values of rows that are put in another order are to be taken from, int64.
-
-    Args:
-        lengths: Values of each row, in the old order.
-        order: Rows by their old places, in the new order.
-    """
+    """Return where values of rows with these lengths, put in another order, are to be taken from, int64."""
     counts = lengths.astype(np.int64)
     starts = np.cumsum(counts) - counts
     moved = counts[order]
