@@ -1,9 +1,8 @@
 """The entries of the kernel cache on disk: an error of the disk costs a compilation and never a fit.
 
-numba raises every OSError of its cache, and runs whatever machine code an entry holds. A full disk, a quota or a folder
-that has become read-only would end the fit. An entry that a power failure has filled with zeros could end the process.
-Two processes that save at a time can leave an index that names the entry of another signature (numba writes the index
-first). So an entry carries its key and a digest here, and an entry that does not fit is compiled again.
+numba raises every OSError of its cache, and runs whatever machine code an entry holds. An entry that a power failure
+has filled with zeros could end the process. Two processes that save at a time can leave an index that names the entry
+of another signature. So an entry carries its key and a digest here, and one that does not fit is compiled again.
 """
 
 import contextlib

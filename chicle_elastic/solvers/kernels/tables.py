@@ -1,18 +1,14 @@
 """Where the rows are, and what a kernel does with one: dense and CSR rows behind the same few functions.
 
 Chunks lie anywhere (slots of several arenas, memory of the caller), so a kernel gets a table with addresses per chunk.
-The functions at the end write code into the kernel that is compiled, and another one for dense than for CSR rows: the
-kind of rows is a type. The caller keeps the chunks alive, and addresses are valid for one iteration only (chunks move
-at the boundary).
+The functions at the end write code into the kernel that is compiled: the kind of rows is a type. The caller keeps the
+chunks alive, and addresses are valid for one iteration only (chunks move at the boundary). Tables have few arrays,
+because the compiler, for which a first fit waits, takes each array that is passed on for seven values.
 
-A first fit waits for the compiler. Tables have few arrays, which are addresses at once, because each array that a
-kernel takes or passes on is seven values for the compiler, and a function of its own takes 15 ms.
-
-Precision. Sums that last are float64. Dense rows of float32, and those that are read as float32, are multiplied with a
-float32 *working copy* of the vector, twice as many values per instruction. What a block of rows adds is gathered apart
-in float64 and folded into the vector when the block ends, so float32 error never outlives a block and w = w(alpha)
-holds to float64. For float64 rows and CSR rows, which touch few entries of a long vector, the float64 vector itself is
-worked on.
+Precision. Sums that last are float64. Rows that are read as float32 are multiplied with a float32 *working copy* of the
+vector, twice as many values per instruction. What a block of rows adds is gathered apart in float64 and folded into the
+vector when the block ends, so float32 error never outlives a block. For float64 rows and CSR rows, which touch few
+entries of a long vector, the float64 vector itself is worked on.
 """
 
 from typing import Any, NamedTuple

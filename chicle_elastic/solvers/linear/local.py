@@ -12,6 +12,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
 from chicle_elastic.solvers.kernels.descent import positives
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, Notes, build_tables
@@ -25,8 +26,6 @@ Measured with two threads on two cores (Zen 5), hinge loss: with 2^18 dense fits
 times as long as on one thread. With 2^22 fits of 4 million values lose the third that a second thread saves there.
 """
 
-PART_VALUES = 1 << 22
-"""Feature values of a part: what a pass makes of the rows of a part it makes again for the next, in the same memory."""
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
@@ -187,9 +186,9 @@ class LocalData(LocalPart):
         return build_tables(self.chunks, self._notes, self.bounds)
 
     def parts(self, most: int) -> Sequence[LocalPart]:
-        """Cut all rows into parts of whole chunks, one at least for each useful thread, `most` at most; they are kept."""
+        """Cut all rows into parts of whole chunks, one at least per useful thread, `most` at most; they are kept."""
         tables = self.tables
-        most = min(max(self.useful_threads, -(-tables.num_values // PART_VALUES)), most)
+        most = min(max(self.useful_threads, -(-tables.num_values // MOST_BLOCK_VALUES)), most)
         cuts = tables.even_cuts(most) if most > 1 else []
         if len(cuts) <= 2:
             return [self]
@@ -244,9 +243,7 @@ class LocalData(LocalPart):
     def run_parts(
         self, run: Callable[[_Part], _Result], parts: Sequence[_Part], stop: StopFlag | None = None
     ) -> list[_Result]:
-        """`run` on each part: here when there is one, else on the persistent threads, none of which outlives an
-        interrupt.
-        """
+        """`run` on each part, here when there is one, else on the pool: none of its threads outlives an interrupt."""
         if len(parts) == 1:
             return [run(parts[0])]
         if self._pool is None:

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.rows import as_floats
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.local_chunk import LocalChunk
+from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 INTERRUPTED, ROWS, ALONE, HEAD = range(4)  # Places in the sums of a pass, and how many there are
 
@@ -73,3 +75,17 @@ def count_all(chunks: Mapping[ChunkId, LocalChunk]) -> int:
         chunk.count(chunk.num_rows)
         num_rows += chunk.num_rows
     return num_rows
+
+
+def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
+    """Raise a DataError with chunk and row if a row whose value is not finite has a feature that is not."""
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if isinstance(block.rows, CsrRows):
+            values = block.rows.values[block.rows.indptr[row] : block.rows.indptr[row + 1]]
+        else:
+            values = as_floats(block.rows[row])
+        if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
+            raise DataError(
+                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
+                "infinite; leave the sample out or fill the value in"
+            )

@@ -1,18 +1,14 @@
 """Several fits over the same rows, one after the other in one job: the candidates and folds of a search.
 
 Each is a *stage*: a `LinearTrainer` or `MultinomialTrainer` with parameters and rows of its own (`class_weights` of
-target codes leave rows out). Chunks stay where they are from stage to stage, so data is loaded once, and joins and
-losses are those of any job.
-
-    solve, ..., certificate     a stage as by itself: its trainer decides when to certify, and when to stop
-    certified(...)              the stage is over: its model and gap go into the progress, the next one begins
+target codes leave rows out). Its trainer decides when to certify, and when to stop. Then its model and gap go into the
+progress (`certified`), and the next one begins; chunks stay where they are.
 
 A stage that differs from the last one in a larger C alone goes on from its duals, which are feasible, and their w, and
 solvers keep their tables, rows and second derivatives (DeCoste and Wagstaff 2000, "Alpha seeding for support vector
-machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w
-is 0 and so are the duals, which solvers write in its first iteration, and again if that has to be repeated. So does a
-stage after one of the hinge that ended with another w than that of its duals, for coordinate descent could not go on
-from there.
+machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w is
+0 and so are the duals, which solvers write in its first iteration. So does a stage after one of the hinge that ended
+with another w than that of its duals, for coordinate descent could not go on from there.
 """
 
 import math
@@ -39,12 +35,12 @@ from chicle_elastic.solvers.base import (
 )
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.objectives import SLIGHT
 from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 Stage: TypeAlias = LinearTrainer | MultinomialTrainer
-SAME = 1e-6  # Difference between w and w(alpha) that is none, as a share of the largest value
 STAGE = "stage"  # name of the figure that says which stage an iteration is of
 
 
@@ -238,7 +234,7 @@ def _start(trainer: Stage, model: Array, rebuilt: Array, progress: Array) -> Arr
         return model
     if NewtonState.is_of(progress):
         return model if NewtonState.look(progress).has_all_columns and trainer.loss != "hinge" else rebuilt
-    return rebuilt if float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max()) else None
+    return rebuilt if float(np.abs(rebuilt - model).max()) <= SLIGHT * float(np.abs(model).max()) else None
 
 
 class PathSolver(Solver):

@@ -14,15 +14,21 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 
-VALUES_PER_PRODUCT = 1 << 17  # values of a block, as float64, that stay in the cache until they are multiplied
-LEAST_ROWS, MOST_ROWS = 1 << 8, 1 << 13
+CACHED_VALUES = 1 << 17  # values of a block, as float64, that stay in the cache until they are multiplied
+MOST_EXACT = 256  # unknowns up to which equations are solved exactly whatever they are good for
+LEAST_ROWS = 1 << 8
 """Rows of a block: a product of fewer takes longer per row, and one of more leaves the cache."""
 SHARE_COPIED = 0.75  # share of the rows of a block with a weight up to which only these are copied
-FEW_COLUMNS = 1 << 7
-"""Columns up to which NumPy's BLAS is faster than scipy's, which adds to a sum without another array."""
+FEW_COLUMNS = 96
+"""Columns up to which their products take little longer than reading the rows, and NumPy's BLAS is faster than scipy's,
+which adds to a sum without another array."""
 MOST_LISTED = 1 << 9
 """Columns up to which the places of the triangle are kept as a list; beyond, a list takes longer to read than rows."""
+
+
+ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 
 
 @lru_cache(maxsize=8)
@@ -157,7 +163,7 @@ def add_dense_products(
             width = len(columns) or part.shape[1]
             size = width + has_column
             total = np.zeros((size, size), dtype, order="F")
-            buffer = _scratch.matrix(min(max(VALUES_PER_PRODUCT // max(size, 1), LEAST_ROWS), MOST_ROWS), size, dtype)
+            buffer = _scratch.matrix(min(max(CACHED_VALUES // max(size, 1), LEAST_ROWS), ROWS_IN_CACHE), size, dtype)
         for begin in range(0, len(part), len(buffer)):
             rows = part[begin : begin + len(buffer)]
             scale = scales[position : position + len(rows)]

@@ -7,11 +7,8 @@
     arrays                           of the state, and then of each part
 
 A vector goes along with the sums of every pass, so an array that the next pass does not need is left out (`kept`). A
-checkpoint keeps the vector. A class with other fields, or fields in another order, has another kind, so that nothing
-is ever
-read from the wrong place.
-
-A task that has made a vector keeps the state behind it, so that it decodes only what comes from elsewhere.
+checkpoint keeps it: a class with other fields has another kind, so that nothing is read from the wrong place. A task
+that has made a vector keeps the state behind it, so that it decodes only what comes from elsewhere.
 """
 
 import typing
@@ -27,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.products import CACHED_VALUES
 
 Numbers = npt.NDArray[np.int64]  # the type of an array field of integers below 2^53
 ROWS = "rows"  # Metadata of an array field of two dimensions: the name of the scalar that says how many rows it has
@@ -65,8 +63,12 @@ class _Plan:
         return len(self.scalars) + len(self.arrays)
 
 
-@cache
 def _plan(cls: Any) -> _Plan:
+    return _cached_plan(cls)  # for mypy a class of states is not hashable
+
+
+@cache
+def _cached_plan(cls: Any) -> _Plan:
     scalars, arrays, parts = [], [], ("", None)
     for field in fields(cls):
         if field.type in (Array, Numbers):
@@ -99,8 +101,6 @@ def _reader(kind: Any) -> Callable[[float], Any]:
 
 _last: dict[Any, tuple[Any, Any]] = {}  # by class, the vector that was made or looked at last and its state
 NONE = None, None
-MOST_KEPT_VALUES = 1 << 16
-"""Values of a vector that is kept with its state until another one of its class comes: half a MiB."""
 
 
 class ProgressState:
@@ -171,7 +171,7 @@ class ProgressState:
 
 def _keep(vector: Array, state: ProgressState) -> None:
     """Keep the state of a short vector; decoding a long one takes no time beside a pass, and nobody gives it back."""
-    _last[type(state)] = (vector, state) if vector.size <= MOST_KEPT_VALUES else NONE
+    _last[type(state)] = (vector, state) if vector.size <= CACHED_VALUES else NONE
 
 
 def _add(

@@ -12,24 +12,17 @@ import scipy.sparse
 
 from chicle_elastic.chunks.rows import as_floats, matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.linear.methods import SMALL_VALUES
+from chicle_elastic.solvers.linear.methods import CHEAP_PRODUCTS, MOST_BLOCK_VALUES, SMALL_VALUES
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
+from chicle_elastic.solvers.linear.products import ALL as ALL
 from chicle_elastic.solvers.linear.products import (
+    CACHED_VALUES,
     add_dense_products,
     column_places,
     is_rough_copy_cheaper,
     is_sparse_cheaper,
 )
 from chicle_elastic.solvers.linear.tables import LocalTables
-
-ROWS_MADE_DENSE = 1 << 12  # Sparse rows that are made dense at a time
-CHEAP_PRODUCTS = 1 << 28
-"""Multiplications of dense rows that a small matrix may need before it is worth a kernel's compilation."""
-MAX_COPIED_VALUES = 1 << 22  # values of a subset of the rows up to which it is copied, in float64: 32 MiB
-MOST_CACHED_COLUMNS = 1 << 17
-"""Columns up to which both vectors of a product with second derivatives stay in the cache: with more of them rows are
-better read twice, for one vector at a time."""
-
-ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 
 
 class NewtonRows(Protocol):
@@ -63,7 +56,9 @@ class NewtonRows(Protocol):
         ...
 
     def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
-        """Copy the rows of these numbers and columns, both ascending (empty for all); rough in float32, maybe infinite."""
+        """Copy rows and columns of these numbers, both ascending (no columns for all); rough in float32, maybe
+        infinite.
+        """
         ...
 
     def rough_copy(self, which: Array) -> "NewtonRows | None":
@@ -158,7 +153,7 @@ class MergedRows:
 
 
 class ChunkedRows:
-    """The rows where they are; all of `num_parts` such matrices together copy `MAX_COPIED_VALUES` at most."""
+    """The rows where they are; all of `num_parts` such matrices together copy `MOST_BLOCK_VALUES` at most."""
 
     def __init__(self, tables: LocalTables, intercept: float, num_parts: int = 1) -> None:
         from chicle_elastic.solvers.kernels import products
@@ -168,6 +163,7 @@ class ChunkedRows:
         self._num_parts = num_parts
         self.is_sparse = isinstance(tables.keep_alive[0].rows, CsrRows)
         self._intercept = intercept
+        self._where = tables.rows, tables.samples.lengths, intercept
         self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
         self.num_rows = tables.num_rows
         self.num_columns = tables.rows.num_features + 1
@@ -176,30 +172,30 @@ class ChunkedRows:
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""
         result = np.empty(self._tables.num_rows)
-        self._products.row_products(self._tables.rows, self._tables.samples.lengths, self._intercept, vector, result)
+        self._products.row_products(*self._where, vector, result)
         return result
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         result = np.zeros(self.num_columns)
-        self._products.weighted_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
+        self._products.weighted_sum(*self._where, weights, result)
         return result
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
-        result, lengths = np.zeros(self.num_columns), self._tables.samples.lengths
-        times = np.empty(self.num_rows)
-        if self.num_columns > MOST_CACHED_COLUMNS and 2 * np.count_nonzero(weights) > self.num_rows:
-            self._products.row_products(self._tables.rows, lengths, self._intercept, vector, times)
-            self._products.weighted_sum(self._tables.rows, lengths, self._intercept, weights * times, result)
+        result, times = np.zeros(self.num_columns), np.empty(self.num_rows)
+        # With more columns than stay in the cache rows are better read twice, for one vector at a time.
+        if self.num_columns > CACHED_VALUES and 2 * np.count_nonzero(weights) > self.num_rows:
+            self._products.row_products(*self._where, vector, times)
+            self._products.weighted_sum(*self._where, weights * times, result)
             return result
-        self._products.curved_product(self._tables.rows, lengths, self._intercept, weights, vector, times, result)
+        self._products.curved_product(*self._where, weights, vector, times, result)
         return result
 
     def squares_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         result = np.zeros(self.num_columns)
-        self._products.squares_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
+        self._products.squares_sum(*self._where, weights, result)
         return result
 
     def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
@@ -232,7 +228,7 @@ class ChunkedRows:
         """Whether rough products of so many rows take less time with a dense copy, which memory has room for."""
         mean_entries = self._tables.num_values / self.num_rows
         is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
-        return is_cheaper and self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
+        return is_cheaper and self._num_parts * num_rows * self.num_columns <= MOST_BLOCK_VALUES
 
     def _rough_copy(self) -> MergedRows:
         """Of sparse rows."""
@@ -334,8 +330,8 @@ def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator
     for matrix in matrices:
         which = np.flatnonzero(weights[first : first + matrix.shape[0]])
         first += matrix.shape[0]
-        for begin in range(0, len(which), ROWS_MADE_DENSE):
-            yield _dense(matrix[which[begin : begin + ROWS_MADE_DENSE]], columns)
+        for begin in range(0, len(which), ROWS_IN_CACHE):
+            yield _dense(matrix[which[begin : begin + ROWS_IN_CACHE]], columns)
 
 
 def _fill(rows: Any, dense: Array) -> None:

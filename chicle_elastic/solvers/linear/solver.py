@@ -85,16 +85,7 @@ class LinearSolver(PassSolver):
         if state.phase is WorkingSetPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
                 with tells_if_long(state):
-                    solve(
-                        state,
-                        w,
-                        parts,
-                        loss=self.local.loss,
-                        intercept=self.local.intercept,
-                        tol=self._tol,
-                        ctx=self.ctx,
-                        budget=budget,
-                    )
+                    solve(state, w, parts, self.local, tol=self._tol, ctx=self.ctx, budget=budget)
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if budget.is_spent():
             sums[0] = 1.0

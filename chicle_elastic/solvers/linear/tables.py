@@ -1,8 +1,7 @@
-"""What CoCoA's kernels need of the local chunks: addresses, buckets, and what is remembered per sample.
+"""Tables of the local chunks for CoCoA's kernels: addresses, buckets, and what is remembered per sample.
 
-Built inside an iteration, because chunks are read for it, and thrown away when chunks are added or removed.
-Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 1 of whether it is left out.
-Per sample it is 8 for the norm, and 8 for the bound where samples or classes have weights.
+Built inside an iteration, because chunks are read for it. Memory per sample: 8 bytes of dual and 1 of whether it is
+left out per output, 8 for the norm, and 8 for the bound where samples or classes have weights.
 """
 
 from collections.abc import Mapping
@@ -11,12 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
-from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.kernels import descent, memory, tables
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
+from chicle_elastic.solvers.linear.pass_solver import require_finite
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 
@@ -180,17 +178,3 @@ def num_values(block: RowBlock) -> int:
     """Stored feature values of a block."""
     rows = block.rows
     return int(rows.size) if isinstance(rows, np.ndarray) else rows.num_nonzeros
-
-
-def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
-    """Raise a DataError with chunk and row if a row whose value is not finite has a feature that is not."""
-    for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        if isinstance(block.rows, CsrRows):
-            values = block.rows.values[block.rows.indptr[row] : block.rows.indptr[row + 1]]
-        else:
-            values = as_floats(block.rows[row])
-        if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
-            raise DataError(
-                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
-                "infinite; leave the sample out or fill the value in"
-            )

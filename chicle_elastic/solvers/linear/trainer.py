@@ -2,17 +2,16 @@
 
 Coordinate descent (CoCoA). Every task improves the duals of its own samples against a local copy of w and returns the
 change of w; the trainer adds the changes (gamma = 1), which is safe because each task damps its steps by sigma' = tasks
-x threads (Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization", eq. 9 and section 4; Chicle
-paper, section on CoCoA). The duals lie in the chunk state and move with their samples, so w = w(alpha) holds whichever
-task owns a chunk.
+x threads (Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization", eq. 9 and section 4). The
+duals lie in the chunk state and move with their samples, so w = w(alpha) holds whichever task owns a chunk.
 
-Newton's method. Every task returns sums over its rows, and the trainer takes the step (`newton.steps`); what belongs to
-it besides w is the trainer's progress. `methods` has the rule that decides between the two.
+Newton's method. Every task returns sums over its rows, and the trainer takes the step (`newton.steps`). `methods`
+decides between the two.
 
-Stopping. The duality gap bounds the distance to the optimum. During a pass the kernel sums an *estimate* at the moving
-vector; it only triggers the certificate, a pass in float64 over all samples of all tasks that evaluates the losses at w
-and the dual objective at w(alpha), rebuilt from the duals. P(w) - D(alpha) bounds the distance of P(w) to the optimum
-whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a certificate stops a run.
+Stopping. During a pass the kernel sums an *estimate* of the duality gap at the moving vector; it only triggers the
+certificate, a pass in float64 over all samples that evaluates the losses at w and the dual objective at w(alpha),
+rebuilt from the duals. P(w) - D(alpha) bounds the distance of P(w) to the optimum whatever w is, so rounding drift
+between w and w(alpha) cannot fake it. Only a certificate stops a run.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Verdict
 from chicle_elastic.solvers.linear.agreement import dots
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer, largest_ratio, num_outputs
+from chicle_elastic.solvers.linear.certified import PATIENCE, CertifiedTrainer, largest_ratio, num_outputs
 from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_state
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
@@ -190,7 +189,7 @@ class LinearTrainer(CertifiedTrainer):
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 model = rounds.advance(state, model, summed.delta, self.tol)
-        return model, GIVEN_UP if state.num_stalls >= rounds.MOST_STALLS else state.encode()
+        return model, GIVEN_UP if state.num_stalls >= PATIENCE else state.encode()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """w of the duals that a Newton run has written at its end, where w is not quite that."""
@@ -223,7 +222,7 @@ class LinearTrainer(CertifiedTrainer):
         return weighted_sum
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
-        """Return w(alpha), or the model in a Newton run or beside a free intercept, which do not follow from the duals."""
+        """Return w(alpha), or the model in a Newton run or beside a free intercept, which do not follow from duals."""
         return model if NewtonState.is_of(progress) or not self.penalises_intercept else contribution
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:

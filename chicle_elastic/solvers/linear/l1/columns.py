@@ -17,11 +17,11 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels.penalised import descend_columns
 from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.subproblem import PATIENCE
+from chicle_elastic.solvers.linear.newton.conjugate import MOST_PRODUCTS
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.tables import LocalTables
 
-SWEEPS, MOST_ROUNDS, MOST_PRODUCTS = 10, 6, 100
-"""Sweeps before conjugate gradients, rounds of both, and products of conjugate gradients."""
 NEARLY_STEEP = 0.9  # share of l1 from which the slope of a weight that is 0 makes it one that may change
 
 
@@ -66,12 +66,12 @@ class Columns:
         squares[places] = self._of(places).power(2).T @ curvatures
         # Damping is an l2 penalty on the way from the start.
         l2, offsets, residuals = self._l2 + damping, damping * start, slopes.copy()
-        for number in range(MOST_ROUNDS):
+        for number in range(PATIENCE):
             if number:
                 self._go_along_face(curvatures, squares + l2, l2, offsets, goal, w, residuals)
             matrix = self._starts, self._rows, self._values
             model = curvatures, squares, l1, l2, offsets
-            left = descend_columns(*matrix, *model, SWEEPS, goal, places.copy(), residuals, w)
+            left = descend_columns(*matrix, *model, PATIENCE, goal, places.copy(), residuals, w)
             if left <= goal or budget.is_spent():
                 break
         return w - start

@@ -30,12 +30,8 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
-from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss, SquaredEpsilonInsensitive
-
-BALANCED = 1e-9
-"""Share of the sum of duals that those of the two classes may differ by, and of P that D may be above it, for
-rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +105,7 @@ class Objective:
         exact.
         """
         is_squared = self.loss is None
-        if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * size:
+        if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= SLIGHT * size:
             return 0.0
         if self.l2:
             return max(0.0, dual - self._conjugate(v))
@@ -124,4 +120,4 @@ def _most(slopes: Array) -> float:
 
 def credible(dual: float, primal: float) -> float:
     """D, which is never above P; what is far above it was made from slopes that are rounding."""
-    return dual if dual <= primal * (1.0 + BALANCED) else 0.0
+    return dual if dual <= primal * (1.0 + SLIGHT) else 0.0

@@ -11,39 +11,22 @@ of C_i x_i (D) and C_i x_i^2 (D), the sums of each output are, by its phase
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.certified import ROUNDING, TINY
-from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE
+from chicle_elastic.solvers.linear.certified import PATIENCE, ROUNDING, TINY
+from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, NewtonPhase, PassState
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import Numbers, ProgressState, no_numbers, nothing
 
-PATIENCE = 3
-"""Certificates refused before w counts as good as it gets: what has no room for its digits, or another step."""
-
-
-class L1Phase(IntEnum):
-    """What the next pass does for an output."""
-
-    LOOK = 0  # Weights of the classes, or means; and lengths of columns
-    EVALUATE = 1
-    """Losses and slopes at the end of the direction; if W always has all columns their products with it, unless they
-    are known."""
-    MULTIPLY = 2  # products of the columns of the working set, at w
-    COLUMNS = 3  # a task that is alone finds the direction from the columns of its rows
-    REST = 4  # nothing: w is good enough, and a certificate follows
-
 
 @dataclass(slots=True, kw_only=True)
-class OutputState(ProgressState):
+class L1Output(ProgressState):
     """Where one output is."""
 
-    phase: L1Phase = L1Phase.LOOK  # what the next pass does
+    phase: NewtonPhase = NewtonPhase.LOOK  # what the next pass does
     value: float = np.inf  # the objective at w; infinite where it is not known
     # relative duality gap at w, as far as the last evaluation can tell; infinite where it is not known
     gap: float = np.inf
@@ -69,7 +52,7 @@ class OutputState(ProgressState):
 
 
 @dataclass(slots=True, kw_only=True)
-class L1State(ProgressState):
+class L1State(PassState):
     """Of all outputs."""
 
     is_whole: bool  # W always has all columns
@@ -88,7 +71,7 @@ class L1State(ProgressState):
     # lengths of the columns, rows weighted by C_i, and less their means, shape (D,); zeros where W has all columns of a
     # squared loss
     norms: Array = field(default_factory=nothing)
-    outputs: list[OutputState]  # by number
+    outputs: list[L1Output]  # by number
 
     @property
     def floor(self) -> float:
@@ -103,44 +86,26 @@ class L1State(ProgressState):
     @property
     def is_looking(self) -> bool:
         """Whether the next pass looks at the data; all outputs do so together."""
-        return self.outputs[0].phase is L1Phase.LOOK
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether no output has anything left to do."""
-        return all(output.phase is L1Phase.REST for output in self.outputs)
-
-    @property
-    def gap(self) -> float:
-        """The largest relative gap of all outputs."""
-        return max([output.gap for output in self.outputs])
-
-    def sums_size(self, objective: Any = None) -> int:
-        """Length of the sums of the next pass."""
-        return self._ends()[-1]
-
-    def parts(self, sums: Array) -> list[Array]:
-        """Views of the sums of each output."""
-        return [sums[begin:end] for begin, end in pairwise(self._ends())]
+        return self.outputs[0].phase is NewtonPhase.LOOK
 
     @property
     def evaluation_size(self) -> int:
         """Length of the sums of an evaluation."""
         return self.num_sides * (2 + self.D)
 
-    def needs_products(self, output: OutputState) -> bool:
+    def needs_products(self, output: L1Output) -> bool:
         """Say whether an evaluation brings the products of all columns."""
         return self.is_whole and not len(output.products)
 
-    def _ends(self) -> list[int]:
-        return list(accumulate(map(self._size, self.outputs), initial=HEAD + 2 * self.D * self.is_looking))
+    def _head_size(self) -> int:
+        return HEAD + 2 * self.D * self.is_looking
 
-    def _size(self, output: OutputState) -> int:
+    def _size(self, output: L1Output, problem: Any) -> int:
         h = len(output.columns) or self.D
-        if output.phase is L1Phase.LOOK:
+        if output.phase is NewtonPhase.LOOK:
             return self.D + 2
-        if output.phase is L1Phase.EVALUATE:
+        if output.phase is NewtonPhase.EVALUATE:
             return self.D + self.evaluation_size + self.needs_products(output) * h * (h + 1) // 2
-        if output.phase is L1Phase.MULTIPLY:
+        if output.phase is NewtonPhase.MULTIPLY:
             return h * (h + 1) // 2
-        return self.D if output.phase is L1Phase.COLUMNS else 0
+        return self.D if output.phase is NewtonPhase.COLUMNS else 0

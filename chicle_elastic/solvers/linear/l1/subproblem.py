@@ -18,19 +18,17 @@ another one crosses 0 or all slopes are as they should be (the active set method
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.certified import MOST_REPEATS
+from chicle_elastic.solvers.linear.newton.directions import JITTERS
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
 SLOPE_SHARE = 0.05  # share of tol that slopes may be off at a solution, by l1
-MOST_ROUNDS = 500
-"""Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
 SWEEPS = 100
 """Over the weights that are not 0, before an exact step; while their signs change much, sweeps are what helps."""
 MOST_CUTS = 3  # Factors for one exact step, each with fewer weights than the one before
+ROUNDING = JITTERS[0]  # and share of the largest slope at w = 0; its square is that of f(w0) that ends sweeps early
 PATIENCE = 10
 """Rounds after which a solution will do whose signs still change, for rounding; entries of each weight, one by one."""
-ROUNDING = 1e-12
-"""Share of the largest slope at w = 0 that is rounding, and of the diagonal that is added where columns depend on each
-other; its square is the share of f(w0) that ends sweeps early."""
 
 
 def minimise(
@@ -42,7 +40,7 @@ def minimise(
     l2: float,
     enough: float,  # slopes that are off by at most this end it at once; 0 for a solution to rounding
     accuracy: float,  # the same where signs do not come to rest
-    most_rounds: int = MOST_ROUNDS,  # Rounds of sweeps and an exact step
+    most_rounds: int = MOST_REPEATS,  # Rounds of sweeps and an exact step
 ) -> tuple[Array, bool]:
     """Minimise f; returns w, shape (h,), and whether it is the solution."""
     from chicle_elastic.solvers.kernels.penalised import descend

@@ -9,12 +9,13 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer, one_output
+from chicle_elastic.solvers.linear.certified import PATIENCE, CertifiedTrainer, one_output
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, credible
-from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1State, OutputState
-from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS, MOST_COLUMNS, is_narrow
+from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
+from chicle_elastic.solvers.linear.methods import CHEAP_PRODUCTS, MOST_COLUMNS, is_narrow
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.products import FEW_COLUMNS
 from chicle_elastic.solvers.linear.progress import NOTHING
 
 
@@ -47,8 +48,8 @@ class ColumnsTrainer(CertifiedTrainer):
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> L1State:
         num_outputs, D, objective = self.num_outputs(schema), schema.num_features + 1, self.problem
         is_parabola, is_sparse = objective.loss is None, schema.kind == "csr"
-        is_cheap = is_parabola or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
-        output = OutputState(is_rough=schema.dtype != "float64" and not is_sparse, direction=np.zeros(D))
+        is_cheap = is_parabola or D <= FEW_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
+        output = L1Output(is_rough=schema.dtype != "float64" and not is_sparse, direction=np.zeros(D))
         return L1State(
             is_whole=is_cheap and is_narrow(schema, num_outputs),
             is_parabola=is_parabola,

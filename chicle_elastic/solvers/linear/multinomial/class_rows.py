@@ -1,8 +1,7 @@
 """The rows of all local chunks in products with one vector per class, a block of rows at a time.
 
 BLAS multiplies dense rows, SciPy sparse ones, so that nothing has to be compiled. A block stays in the cache from the
-product with the weights of all classes to the sum that its result goes into. Rows of another dtype than the one that
-is computed in are converted block by block, never all at once. What is rough is computed in float32, of dense rows.
+product with the weights of all classes to the sum that its result goes into, and is converted to another dtype there.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +13,9 @@ from scipy.sparse import issparse, vstack
 from chicle_elastic.chunks.rows import MOST_ROWS, as_floats, matrix_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.linear.products import add_dense_products
-from chicle_elastic.solvers.linear.tables import require_finite
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
+from chicle_elastic.solvers.linear.pass_solver import require_finite
+from chicle_elastic.solvers.linear.products import ALL, add_dense_products
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 FEW_VALUES = 1 << 20
@@ -24,8 +24,6 @@ VALUES_PER_BLOCK = 1 << 18
 """Values of a block of dense rows. With 4 times as many and as few, products of 4,000 x 1,024 rows with 50 classes take
 30 and 10 % longer; what a block takes is memory beside the rows."""
 SPARSE_ROWS = 1 << 16  # rows of a block of sparse rows, whose products with all classes are what takes memory
-ROWS_MADE_DENSE = 1 << 12  # Sparse rows that are made dense at a time
-ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 
 
 class ClassRows:
@@ -63,9 +61,7 @@ class ClassRows:
                 require_finite(chunk_id, block, np.asarray(products))
 
     def sums(self, num_classes: int, weights: Callable[[slice], Array], *, are_squared: bool = False) -> Array:
-        """sum_i weights_ki x_i of every class, or of x_i * x_i, shape (K, d); `weights` finds those of some rows, (K,
-        n).
-        """
+        """sum_i weights_ki x_i of every class, or of x_i * x_i, shape (K, d); `weights` finds those of some rows."""
         total = np.zeros((num_classes, self.num_features))
         for part, rows in self._row_blocks():
             if are_squared:
@@ -74,7 +70,7 @@ class ClassRows:
         return total
 
     def curved(self, vectors: Array, curve: Callable[[slice, Array], Array], *, is_rough: bool = False) -> Array:
-        """Return sum_i curve(scores)_ki x_i, shape (K, d), in one pass; `curve` has weights of rows and scores, (K, n)."""
+        """Return sum_i curve(scores)_ki x_i, shape (K, d), in one pass; `curve` finds weights of rows and scores."""
         total = np.zeros((len(vectors), self.num_features))
         dtype = np.float32 if is_rough else np.float64
         vectors = vectors.astype(dtype, copy=False)
@@ -114,8 +110,8 @@ class ClassRows:
         """Numbers of rows, and these as dense ones, some at a time."""
         for part, rows in self._row_blocks():
             wanted = np.flatnonzero(is_needed[part])
-            for begin in range(0, len(wanted), ROWS_MADE_DENSE):
-                which = wanted[begin : begin + ROWS_MADE_DENSE]
+            for begin in range(0, len(wanted), ROWS_IN_CACHE):
+                which = wanted[begin : begin + ROWS_IN_CACHE]
                 yield part.start + which, rows[which].toarray()
 
     def _row_blocks(self, dtype: Any = np.float64) -> Iterator[tuple[slice, Any]]:

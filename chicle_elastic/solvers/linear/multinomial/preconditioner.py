@@ -1,4 +1,4 @@
-"""The preconditioner of conjugate gradients: second derivatives of one class at a time.
+"""The preconditioner of conjugate gradients: second derivatives of one class at a time, scaled by their diagonal first.
 
 The second derivatives of P are sum_i C_i (diag(p_i) - p_i p_i^T) (x) x_i x_i^T, and I for the weights. Blocks of single
 classes have C_i p_ik (1 - p_ik) there. Directions whose sum over classes is not 0 have no curvature but that of the
@@ -6,8 +6,6 @@ penalty; the gradient has no part in them, so residuals and what is made of them
 blocks fall short by what classes have in common; a factor of K / (K - 1) makes them exact where all classes are equally
 likely, and with two of them. Where there is no room for a block of each class, one has the mean of all, and each class
 a scale of its own.
-
-All of it is scaled by its diagonal first, so that a feature of scale 1e8 costs no digits of the others.
 """
 
 import numpy as np
@@ -99,7 +97,7 @@ def joint_block(rows: Array, p: Array, upper: Array, *, has_intercept: bool) -> 
 
 
 def joint_step(packed: Array, residual: Array, is_active: Array, *, has_intercept: bool) -> Array:
-    """Return the direction, shape (K, D), that a summed `joint_block` takes to the residual, over the active classes."""
+    """Return the direction, shape (K, D), that a summed `joint_block` takes to the residual over active classes."""
     K, D = residual.shape
     matrix = unpack(packed, K * D).reshape(K, D, K, D)
     # Where all classes rise together there is no curvature. Any will do, of the size of the others: with that of a

@@ -1,14 +1,12 @@
 """The softmax as a problem of `newton`: one output with the weights of all classes, which the loss ties together.
 
-The objective is that of scikit-learn's LogisticRegression (see `objective`). w is W and, as the last column, b, shape
-(K, D), flat. Scores of all classes may rise together, and the penalty has W where they do not: directions have a sum of
-0 over the classes, as has the gradient.
+w is W and, as the last column, b, shape (K, D), flat (see `objective`). Scores of all classes may rise together, and
+the penalty has W where they do not: directions have a sum of 0 over the classes, as has the gradient.
 
 On little data the second derivatives of all weights are summed up, and steps are exact. Else the preconditioner has
-those of each class by itself, or of their mean where a message has no room for so many (`preconditioner`): all of them
-together would be K^2 blocks, with fewer passes that take far longer. The look at the data has the weight and the
-features of each class. Where W is 0 all samples have the shares of the classes as their probabilities, so loss,
-gradient and second derivatives follow from it, with a single block.
+those of each class by itself, or of their mean (`preconditioner`): all together would be K^2 blocks, with fewer passes
+that take far longer. Where W is 0 all samples have the shares of the classes as their probabilities, so loss, gradient
+and second derivatives follow from the look at the data, with a single block.
 """
 
 import math

@@ -1,8 +1,4 @@
-"""The local part of a multinomial regression: the sums of a pass over the rows of one task.
-
-Between passes a task remembers the probabilities at the W, b that it has evaluated last. They are found anew where rows
-have come or gone.
-"""
+"""Sums of a pass of a multinomial regression over the rows of one task, which remembers the last probabilities."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +8,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.agreement import is_same, ticks_of
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
@@ -20,10 +17,6 @@ from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, Newton
 from chicle_elastic.solvers.linear.objectives import upper_bounds
 from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
-
-GOLDEN_RATIO = 0.6180339887498949
-"""Multiples of it by the number of a row, modulo 1, are spread evenly: which rows are drawn is the same on any task."""
-SAME = 1e-14  # relative difference of a weight that is rounding, as the mean of the steps of all tasks has
 
 
 class LocalRows:
@@ -37,7 +30,7 @@ class LocalRows:
         found, factors = list(blocks.values()), trainer.class_weights
         codes = np.concatenate([block.targets for block in found])
         upper = np.concatenate([upper_bounds(C, block.targets, block.weights, factors) for block in found])
-        ticks = np.concatenate([np.asarray(block.row_ids) for block in found]) * GOLDEN_RATIO % 1.0
+        ticks = ticks_of(np.concatenate([np.asarray(block.row_ids) for block in found]))
         self.num_read, is_counted = len(codes), None
         if trainer.code_classes is not None:
             is_counted = upper > 0
@@ -189,7 +182,7 @@ class MultinomialSolver(PassSolver):
     def _probabilities(self, W: Array, dtype: Any) -> Array:
         """Those of all rows, shape (K, num_rows); rows are not read where W is 0."""
         known = self._known
-        if known is None or known[1].dtype != dtype or not (np.abs(known[0] - W) <= SAME * np.abs(W)).all():
+        if known is None or known[1].dtype != dtype or not is_same(known[0], W):
             p = np.empty((len(W), self.local.rows.num_rows), dtype)
             if W[:, :-1].any():
                 self._sums(W, p=p)

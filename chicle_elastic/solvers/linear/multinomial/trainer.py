@@ -10,18 +10,15 @@ from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver
 from chicle_elastic.solvers.linear.certified import CertifiedTrainer, num_outputs
-from chicle_elastic.solvers.linear.methods import MANY_VALUES, ROWS_PER_COLUMN
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, ROWS_PER_COLUMN
 from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, num_blocks, softmax_problem
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.newton.state import KEPT_PRODUCTS, NewtonState
+from chicle_elastic.solvers.linear.products import MOST_EXACT
 
-LEAST_KEPT, MOST_KEPT, COLUMNS_PER_PRODUCT = 2, 16, 8
-"""Products of a run up to which the next one has the same blocks, at least and at most; between them as many as take
-the time of the blocks of dense rows, which is one per so many columns. With 2 and 32 in place of 8, 44 tables take 8 %
-more and 2 % fewer iterations, and 20,000 rows of 300 columns 1.0 and 1.3 of the time; always 8 products, 10 % more."""
-MOST_JOINT_COLUMNS, MOST_JOINT_PRODUCTS = 256, 1 << 24
-"""Weights of all classes, and multiplications of all their second derivatives, up to which these are summed up."""
+MOST_JOINT_PRODUCTS = 1 << 24
+"""Multiplications of the second derivatives by all weights of all classes up to which these are summed up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +113,7 @@ class MultinomialTrainer(CertifiedTrainer):
 def first_state(schema: DataSchema, K: int) -> NewtonState:
     """Say before the first pass over data of K classes which second derivatives are summed up, and of which rows."""
     n, D = schema.num_rows, schema.num_features + 1
-    is_joint = K * D <= MOST_JOINT_COLUMNS and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
+    is_joint = K * D <= MOST_EXACT and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
     row_step = 1 if is_joint or not num_blocks(K, D) else max(1, n // (ROWS_PER_COLUMN * D))
     return NewtonState(
         D=K * D,
@@ -124,8 +121,10 @@ def first_state(schema: DataSchema, K: int) -> NewtonState:
         row_step=row_step,
         is_exact=is_joint,
         is_rough=schema.kind != "csr" and schema.dtype != "float64" and not is_joint,
-        has_many_rows=n * D > MANY_VALUES,
-        kept_products=min(max(D // (COLUMNS_PER_PRODUCT * row_step), LEAST_KEPT), MOST_KEPT),
+        has_many_rows=n * D > MOST_BLOCK_VALUES,
+        # As many products as take the time of the blocks of dense rows: one per 8 columns. With 2 and 32 in place of 8,
+        # 44 tables take 8 % more and 2 % fewer iterations, and 20,000 rows of 300 columns 1.0 and 1.3 of the time.
+        kept_products=min(max(D // (KEPT_PRODUCTS * row_step), KEPT_PRODUCTS // 4), 2 * KEPT_PRODUCTS),
         num_classes=K,
         outputs=[],
     )

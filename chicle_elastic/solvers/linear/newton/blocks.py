@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import ticks_of
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS, pack, packed_diagonal
 from chicle_elastic.solvers.linear.rows import NewtonRows
@@ -21,9 +23,6 @@ SHARE_CHANGED = 0.5  # rows that change sides, as a share of those that count, u
 LEAST_LEFT = {Block.ROUGH: 1e-3, Block.EXACT: 1e-6}
 """Share of what a diagonal value was since it was found anew; below, what is left may be the rounding of what was taken
 away, as after a single row of huge values."""
-MOST_COPIED = 1 << 20  # values of rows that have changed sides up to which they are copied
-SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio: products with it look random (Knuth, The Art of Computer Programming 3, section 6.4)."""
 
 
 @dataclass(slots=True)
@@ -92,8 +91,7 @@ class Blocks:
         """Numbers of the rows in the sample, which are the same for any number of tasks, and a copy that pays."""
         if self._sample is None:
             assert self._row_ids is not None
-            numbers = self._row_ids().astype(np.uint64) * SPREAD >> np.uint64(32)
-            which = np.flatnonzero(numbers % np.uint64(self._row_step) == 0)
+            which = np.flatnonzero(self._row_step * ticks_of(self._row_ids()) < 1.0)
             self._sample = which, self._rows.rough_copy(which)
         return self._sample
 
@@ -121,7 +119,7 @@ class Blocks:
         gone[come != 0] = 0.0
         num_columns = len(columns) or self._rows.num_columns
         is_dense_cheaper = num_columns <= FEW_COLUMNS or not self._rows.is_sparse
-        if is_dense_cheaper and len(changed) * num_columns <= MOST_COPIED:
+        if is_dense_cheaper and len(changed) * num_columns <= MOST_BLOCK_VALUES:
             with np.errstate(over="ignore", invalid="ignore"):
                 rows: Any = self._rows.dense(changed, columns, is_rough=kind is not Block.EXACT)
                 weighted = rows * (come - gone)[:, None].astype(rows.dtype)

@@ -1,7 +1,7 @@
 """The linear algebra of a Newton step: exact directions, and the preconditioner of conjugate gradients.
 
-All of it is scaled by the diagonal first, so that a feature of scale 1e8 costs no digits of the others. What is found
-here may differ between processors in its last digits, so nothing is decided by it (see `agreement`).
+All is scaled by the diagonal first, so that a feature of scale 1e8 costs no digits of the others. What is found may
+differ between processors in its last digits, so nothing is decided by it (see `agreement`).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from scipy.linalg.lapack import dpptrs
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
-from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.objectives import EPSILON, TINY
 from chicle_elastic.solvers.linear.products import (
     MOST_LISTED,
     cholesky_factor,
@@ -26,7 +26,6 @@ from chicle_elastic.solvers.linear.products import (
 JITTERS = (1e-12, 1e-9, 1e-6, 1e-4)
 """Added to a diagonal of ones, one after the other, where rounding has made a matrix indefinite, of float64 or of
 float32."""
-EPSILON = 4.0 * float(np.finfo(np.float64).eps)  # Times D the curvature of a scaled matrix that is rounding
 
 
 def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:
@@ -49,7 +48,7 @@ def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callab
     """
     size = len(ridge)
     matrix, scale = scaled(matrix, ridge)
-    least, nothing = size * EPSILON, np.zeros((size, 0))
+    least, nothing = 4.0 * size * EPSILON, np.zeros((size, 0))
     factor = cholesky_factor(matrix, *(JITTERS if is_rough else ()))
     if factor is not None and (is_rough or factor.diagonal().min() ** 2 > least):
         return lambda g: scale * cholesky_solve(factor, scale * g), nothing

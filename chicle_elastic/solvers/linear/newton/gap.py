@@ -5,24 +5,20 @@ import math
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.agreement import SAME, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton.directions import curvature_along
 from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, OutputState, Problem
+from chicle_elastic.solvers.linear.objectives import EPSILON, SLIGHT
 
-ROUNDING = 1e-13  # relative change of the objective that is none
 CAUTION = 2.0  # what a step leaves may be so many times what the step before has left
-BALANCED = 1e-9
-"""Share of the sum of duals that those of two classes may differ by, for rounding, beside a free intercept."""
-EPSILON = float(np.finfo(np.float64).eps)
 PER_FALL, NARROWER, MUCH_NARROWER, FAR = 0.3, 0.2, 0.05, 0.1
 """Factor of the width of corners: the fall that a step foretells as a share of what corners add to the gap, times the
 first, and at least the second, or the third where the relative gap is below the last. Over 106 tables on four tasks the
 hinge takes 3 % fewer passes with 0.1 for both, and 3 % more with 0.3 and 0.03; 68 of regressions 2 % more and fewer."""
 JUST_NARROW = 0.4
 """Share of the gap to reach that corners take, once they are narrow enough; 0.1 and 0.8 take 2 to 5 % more passes."""
-LEAST_THETA = 1e-12  # as a share of the first one: rounding is as large
 
 
 def is_one_sided(output: OutputState, problem: Problem, w: Array, direction: Array, plus: float, minus: float) -> bool:
@@ -51,8 +47,8 @@ def is_there_already(
     sharp_loss, of_chunks, signed = found.scalars[[1, 9, 10]].tolist()
     primal = half_norm + sharp_loss
     gap = primal - (of_chunks - half_norm)  # of w that is that of the duals; else the certificate tells
-    is_balanced = not problem.has_free_intercept or abs(signed) <= BALANCED * float(found.scalars[3] + found.scalars[4])
-    if not (is_balanced and -ROUNDING * primal <= gap <= state.share * problem.tol * primal):
+    is_balanced = not problem.has_free_intercept or abs(signed) <= SLIGHT * float(found.scalars[3] + found.scalars[4])
+    if not (is_balanced and -SAME * primal <= gap <= state.share * problem.tol * primal):
         return False
     output.phase, output.gap, output.keeps_duals = NewtonPhase.REST, gap / max(primal, TINY), True
     return True
@@ -96,7 +92,7 @@ def narrow(state: NewtonState, output: OutputState, problem: Problem) -> None:
     output.direction, output.change = np.zeros(state.D), 0.0
     if problem.loss.has_corners:
         output.theta *= MUCH_NARROWER
-    if not problem.loss.has_corners or output.theta < LEAST_THETA * state.typical:
+    if not problem.loss.has_corners or output.theta < SAME * state.typical:
         output.phase, output.is_refused = NewtonPhase.REST, False
 
 

@@ -11,16 +11,15 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 
 MOST_PAIRS = 6  # Pairs that are kept; with more of them a new block would have paid long ago
-MOST_VALUES = 1 << 20
-"""Values of the pairs at most: they are part of the progress, which tasks that join and checkpoints have."""
 
 
 def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
     """Append a pair, and drop the oldest ones if that were too many; of very wide data there are none."""
     size = 2 * len(change)
-    most = min(MOST_PAIRS, MOST_VALUES // size)
+    most = min(MOST_PAIRS, MOST_BLOCK_VALUES // size)
     if most == 0 or not dot(change, of_gradient) > 0.0:  # of a convex function that is rounding
         return pairs
     return np.concatenate([pairs[max(len(pairs) - (most - 1) * size, 0) :], change, of_gradient])

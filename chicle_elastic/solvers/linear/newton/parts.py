@@ -1,7 +1,6 @@
-"""Threads of a pass of Newton's method: each has a part of the local rows, as a task has a part of all rows.
+"""Threads of a pass of Newton's method: each has a run of chunks, as a task has a part of all rows.
 
-A part is a run of chunks. The sums of the parts are added up in the order of the chunks, so that the result does not
-depend on which thread ends first.
+Their sums are added up in the order of the chunks, so that the result does not depend on which thread ends first.
 """
 
 import numpy as np
@@ -9,10 +8,10 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.pass_solver import INTERRUPTED
-from chicle_elastic.solvers.linear.rows import MAX_COPIED_VALUES
 
 
 class NewtonParts:
@@ -24,7 +23,7 @@ class NewtonParts:
 
     def __init__(self, problem: Problem, state: NewtonState, local: LocalData) -> None:
         self._problem, self._local, self.row_step = problem, local, state.row_step
-        room, h = max(local.tables.num_values, MAX_COPIED_VALUES), min(state.block_columns, state.D)
+        room, h = max(local.tables.num_values, MOST_BLOCK_VALUES), min(state.block_columns, state.D)
         parts = local.parts(max(1, 2 * room // max(len(state.outputs) * h * (h + 1), 1)))
         self._parts = [(part, self._passes(part)) for part in parts]
 

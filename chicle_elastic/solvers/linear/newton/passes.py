@@ -1,8 +1,7 @@
 """What one thread of a task adds up over its rows in a pass of Newton's method, and the duals that it writes.
 
 Between passes it remembers, per output, the scores at w and at the end of the direction, so that a step costs one
-product of its rows with a vector and one or two sums over them; with corners also the duals there, which are in the
-chunks, too, where these have room for them. The rest is found anew where rows have come or gone.
+product of its rows with a vector and one or two sums over them; with corners also the duals there.
 """
 
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import is_same
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.state import (
     SHARES,
@@ -22,11 +22,8 @@ from chicle_elastic.solvers.linear.newton.state import (
     OutputState,
     Problem,
 )
-from chicle_elastic.solvers.linear.objectives import dual_slopes
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
 from chicle_elastic.solvers.linear.rows import NewtonRows
-
-ROWS_AT_ONCE = 1 << 12  # rows whose losses along a direction are found at a time
-SAME = 1e-14  # relative difference of a weight that is rounding
 
 
 @dataclass(slots=True)
@@ -112,7 +109,7 @@ class NewtonPasses:
     def _known(self, k: int, w: Array) -> _Point | None:
         """What is remembered of w; the mean of the steps of all tasks may be another one in its last digits."""
         for point in self._points.get(k, ()):
-            if (np.abs(point.w - w) <= SAME * np.abs(w)).all():
+            if is_same(point.w, w):
                 return point
         return None
 
@@ -186,8 +183,8 @@ class NewtonPasses:
         if len(found.line) and before is not None:
             shares = np.array(SHARES)[:, None]
             widths: Any = output.theta + (0.0 if loss.has_corners or not output.change else shares * output.change)
-            for begin in range(0, len(y), ROWS_AT_ONCE):
-                i = slice(begin, begin + ROWS_AT_ONCE)
+            for begin in range(0, len(y), ROWS_IN_CACHE):
+                i = slice(begin, begin + ROWS_IN_CACHE)
                 along = before.scores[i] + shares * (scores[i] - before.scores[i])
                 found.line[:] += loss.values(along, y[i], widths) @ upper[i]
 

@@ -16,22 +16,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
-from chicle_elastic.solvers.linear.objectives import ROUNDING, TINY
+from chicle_elastic.solvers.linear.objectives import ROUNDING, ROWS_IN_CACHE, TINY
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import unpack
 from chicle_elastic.solvers.linear.progress import NOTHING, Numbers, ProgressState, no_numbers, nothing
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 
 SCALARS = 11  # values that an evaluation begins with
-FEW_ROWS = 1 << 12
-"""Rows of the data up to which the losses along a direction cost a task that is alone less than another pass. With a
-fourth of them regressions on 68 tables take 1 to 3 % more passes, in no less time."""
 MOST_SCALARS = 1 << 7  # of a state of one output
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction whose losses a pass looks at."""
@@ -45,6 +43,7 @@ class NewtonPhase(IntEnum):
     LOOK = 0  # how large targets are
     EVALUATE = 1  # losses, gradient and second derivatives at the end of the direction, and losses along it
     MULTIPLY = 2  # the product of the second derivatives with `conjugate`
+    COLUMNS = 4  # with an l1 penalty: a task that is alone finds the direction from the columns of its rows
     REST = 3  # nothing: w is good enough, and a certificate follows once that is so for all outputs
 
 
@@ -241,8 +240,43 @@ class OutputState(ProgressState):
         return np.concatenate([self.direction, [self.change, self.slope]])
 
 
+class PassState(ProgressState):
+    """Base of a state with outputs, whose sums follow each other until all of them rest."""
+
+    __slots__ = ()
+    outputs: list[Any]
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no output has anything left to do."""
+        return all(output.phase is NewtonPhase.REST for output in self.outputs)
+
+    @property
+    def gap(self) -> float:
+        """The largest relative gap of all outputs."""
+        return max([output.gap for output in self.outputs])
+
+    def sums_size(self, problem: Any = None) -> int:
+        """Length of the sums of the next pass."""
+        return self._ends(problem)[-1]
+
+    def parts(self, sums: Array, problem: Any = None) -> list[Array]:
+        """Views of the sums of each output."""
+        return [sums[begin:end] for begin, end in pairwise(self._ends(problem))]
+
+    def _ends(self, problem: Any) -> list[int]:
+        return list(accumulate((self._size(output, problem) for output in self.outputs), initial=self._head_size()))
+
+    def _head_size(self) -> int:
+        return HEAD
+
+    def _size(self, output: Any, problem: Any) -> int:
+        """Return the length of the sums of an output."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True, kw_only=True)
-class NewtonState(ProgressState):
+class NewtonState(PassState):
     """Of all outputs."""
 
     D: int  # columns, the intercept included
@@ -266,16 +300,6 @@ class NewtonState(ProgressState):
     outputs: list[OutputState]  # by number
 
     @property
-    def is_at_rest(self) -> bool:
-        """Whether no output has anything left to do."""
-        return all(output.phase is NewtonPhase.REST for output in self.outputs)
-
-    @property
-    def gap(self) -> float:
-        """The largest relative gap of all outputs."""
-        return max([output.gap for output in self.outputs])
-
-    @property
     def first_block(self) -> Block:
         """Which second derivatives are added up at first."""
         return Block.SAMPLED if self.row_step > 1 else Block.ROUGH if self.is_rough else Block.EXACT
@@ -294,15 +318,6 @@ class NewtonState(ProgressState):
     def has_newton_duals(self) -> bool:
         """Whether outputs rest with duals of which another w is made."""
         return self.is_at_rest and any(output.shift.any() for output in self.outputs)
-
-    def sums_size(self, problem: Problem) -> int:
-        """Length of the sums of the next pass."""
-        return HEAD + sum(self._size(output, problem) for output in self.outputs)
-
-    def parts(self, sums: Array, problem: Problem) -> list[Array]:
-        """Views of the sums of each output."""
-        ends = list(accumulate((HEAD, *(self._size(output, problem) for output in self.outputs))))
-        return [sums[begin:end] for begin, end in pairwise(ends)]
 
     def _size(self, output: OutputState, problem: Problem) -> int:
         if output.phase is NewtonPhase.LOOK:
@@ -336,7 +351,7 @@ class Evaluation:
         D, loss = state.D, problem.loss
         has_line = (output.direction.any() or output.change) and not output.is_chosen
         has_line = has_line and state.num_classes == 1  # of a softmax a look at the losses along saves no pass
-        is_cheap = state.num_rows <= FEW_ROWS or not (state.has_many_rows or state.is_alone)  # beside another pass
+        is_cheap = state.num_rows <= ROWS_IN_CACHE or not (state.has_many_rows or state.is_alone)  # beside another pass
         has_line = has_line and (output.is_searched or (output.is_wary and is_cheap))
         return (
             SCALARS,

@@ -20,8 +20,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-
-LEAST_MEAN = 1e-20  # what the mean of counts that are all 0 is taken for
+from chicle_elastic.solvers.linear.objectives import ROUNDING
 
 
 class RegressionLoss(ABC):
@@ -258,7 +257,7 @@ class Poisson(RegressionLoss):
 
     def start(self, mean: float) -> float:
         """Return the logarithm of the mean, or of next to nothing."""
-        return float(np.log(max(mean, LEAST_MEAN)))
+        return float(np.log(max(mean, ROUNDING)))
 
     def require(self, targets: Array) -> None:
         """Refuse what is no count or rate, with a DataError."""

@@ -1,18 +1,15 @@
 """Newton steps of one task: on problems on which coordinate descent crawls.
 
-There w has few coordinates compared with the duals, or rows are sparse, so the whole problem is solved in w. A step
-minimises phi along a Newton direction: exact where a matrix of second derivatives can be made, else found by conjugate
-gradients (`rows`). For smooth losses phi is P. The hinge is made smooth by the proximal point method on the dual
-(`hinge`).
+The whole problem is solved in w. A step minimises phi along a Newton direction: exact where a matrix of second
+derivatives can be made, else found by conjugate gradients (`rows`). For smooth losses phi is P. The hinge is made
+smooth by the proximal point method on the dual (`hinge`).
 
 What is certified is not w at the end of a step: margins there are not yet those of the duals. It is w(alpha) of the
-duals one Newton step on, a - c (change of the margin), clipped into their bounds.
-
-Clipping, and what conjugate gradients have left, would spoil these duals where columns are heavy: a dual that is off by
-a little moves w there by thousands of times as much. So duals inside of their bounds are moved once more, by the least
-that brings w(alpha) in the heaviest columns to where the step leads. The best duals so far are in the chunks, and
-w(alpha) of them is the model. If chunks come or go, the steps begin anew. Rows that other tasks have may stay as they
-are (`outside`).
+duals one Newton step on, a - c (change of the margin), clipped into their bounds. Clipping, and what conjugate
+gradients have left, would spoil these duals where columns are heavy: a dual that is off by a little moves w there by
+thousands of times as much. So duals inside of their bounds are moved once more, by the least that brings w(alpha) in
+the heaviest columns to where the step leads. The best duals so far are in the chunks. Rows that other tasks have may
+stay as they are (`outside`).
 """
 
 import math
@@ -23,19 +20,26 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.certified import LEAST_FALL
-from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, most_duals, primal_losses, slopes_of
+from chicle_elastic.solvers.linear.objectives import (
+    SLIGHT,
+    TINY,
+    Loss,
+    dual_values,
+    most_duals,
+    primal_losses,
+    slopes_of,
+)
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import STEP_VALUES
 from chicle_elastic.solvers.linear.wide.rows import WideRows, products_of
 
-FLAT = 0.3  # a point on the line is good when the slope there is this share of the slope at its beginning
+LEFT = 0.3  # share that a search may leave: of the slope at its beginning, or of the gap where centers move
 MAX_TRIALS = 12
 STEPS_PER_ITERATION = 16
 """Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
 FAR = 10.0
 """Share of the gap of the best duals that 1/2 |gradient|^2 is, beyond which the duals one step on are not looked at. On
 dense rows of 40 to 500 columns 6 of 133 were better there, by a factor of 1.5 at most; of those below it 26 of 99."""
-RIDGE = 1e-9  # added to products of heavy columns, as a share of their diagonal: columns may be alike
 
 
 class WideFinish:
@@ -122,7 +126,7 @@ class WideFinish:
         return float(gap / max(gap + dual, TINY))
 
     def run(self, is_spent: Callable[[], bool], *, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Take steps until the gap is small enough, or `STEPS_PER_ITERATION`; one at least; `is_spent` also ends one."""
+        """Take a step, and more until the gap is small, or `STEPS_PER_ITERATION`; `is_spent` also ends one amid it."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not taken
             self._look()
             for _ in range(STEPS_PER_ITERATION):
@@ -183,7 +187,7 @@ class WideFinish:
             margins = self._margins + t * changes
             duals = self._duals(margins)
             at_t = at_rest + t * squared - float(duals @ changes)
-            if abs(at_t) <= FLAT * abs(at_start) or trial == MAX_TRIALS:
+            if abs(at_t) <= LEFT * abs(at_start) or trial == MAX_TRIALS:
                 break
             if at_t < 0:
                 low, at_low = t, at_t
@@ -213,7 +217,8 @@ class WideFinish:
         error = self._outside[columns] + (self._signs * alpha) @ values - goal[columns]
         products = products_of(values[inside], room[inside])
         diagonal = np.diag(products)
-        factor = cholesky_factor(products + np.diag(np.where(diagonal > 0, RIDGE * diagonal, 1.0)))
+        # Columns may be alike.
+        factor = cholesky_factor(products + np.diag(np.where(diagonal > 0, SLIGHT * diagonal, 1.0)))
         if factor is None:
             return alpha
         b = cholesky_solve(factor, error)

@@ -2,11 +2,8 @@
 
 The Newton equations (I + X^T c X) direction = -gradient are solved exactly over few columns, or over few rows that have
 curvature. Else they are solved by conjugate gradients in w, preconditioned by the diagonal and by a dense block of the
-heaviest columns: those are what makes such rows slow, counts of thousands beside hashed categories. Only rows with
-curvature matter there; these are copied first, unless they are too large.
-
-Small sparse data is copied, in float64 and without the columns that no row has: on hashed data most are empty, and
-vectors of all columns would cost more than the rows. Large data stays where it is.
+heaviest columns: those are what makes such rows slow, counts of thousands beside hashed categories. Rows with curvature
+are copied first, in float64 and without the columns that none of them has, unless they are too large.
 """
 
 from collections.abc import Callable
@@ -16,28 +13,27 @@ import numpy as np
 import scipy.sparse
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.certified import MOST_REPEATS
+from chicle_elastic.solvers.linear.methods import MOST_COLUMNS, ROWS_PER_SPARSE_COLUMN
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
+from chicle_elastic.solvers.linear.newton.conjugate import LEAST_ETA
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
-from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, unpack
+from chicle_elastic.solvers.linear.products import MOST_EXACT, cholesky_factor, cholesky_solve, unpack
+from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION
 from chicle_elastic.solvers.linear.rows import ALL, MergedRows
 
 HEAVY, LEAST_HEAVY = 64, 8  # columns at most and at least that duals are corrected in, see `finish`
+WIDE_STEP = 12
+"""Products with a vector that conjugate gradients take in a step over wide rows, roughly; to copy rows, and tell their
+columns apart, costs as much."""
 FIRST_PRODUCTS = 2  # products that the first direction is expected to take
 FACTOR_SHARE = 0.25
 """What the factor of the preconditioner's block may cost, as a share of the products of the last direction."""
-MOST_COLUMNS = 2048  # columns of the preconditioner's block at most: 32 MiB
-ROWS_PER_COLUMN = 100  # rows per column of that block: a sample of them is as good, where rows are many
 MOST_COPIED_VALUES = 1 << 23
 """Feature values up to which sparse rows are copied: 96 MiB a copy, and for a moment three times as much."""
-MOST_EXACT = 256  # rows with curvature up to which the equations of wide rows are solved exactly
-ETA = 1e-2
-"""Share of the right-hand side, in the norm of the preconditioner, that conjugate gradients leave at their end. Smooth
-losses on six wide data sets take 1.1 times the work with larger ones far from the optimum, up to 0.3."""
-MOST_PRODUCTS = 1000
-SPLIT = 10  # what it costs to copy rows, and to tell their columns apart, per value, in values of a product
 FIRST_TAU, FIRST_WIDE_TAU = 5.0, 0.2
 """First tau of the hinge. With 0.2 dense rows take a third more Newton steps, with 50 as many as with 5. Over
 wide rows conjugate gradients with 1 take so long on click logs that no step comes to an end."""
@@ -93,7 +89,7 @@ class WideRows:
         if len(which) * self._num_values > MOST_COPIED_VALUES * len(curvatures):
             return self._conjugate(self._rows, self._num_values, curvatures, -gradient, is_spent)
         split, c = SplitRows(self._rows.taken(which)), curvatures[which]
-        self.work += (SPLIT + 3) * split.num_values
+        self.work += WIDE_STEP * split.num_values
         shrunk, rhs, from_single = split.reduced(c, gradient)
         shared = split.shared
         found = self._conjugate(MergedRows(shared), shared.nnz, shrunk, rhs, is_spent) if shared.nnz else rhs
@@ -144,8 +140,8 @@ class WideRows:
         x, r = np.zeros_like(rhs), rhs
         z = block.solve(r)
         p, rz = z, float(r @ z)
-        goal = ETA * ETA * rz
-        for number in range(MOST_PRODUCTS):
+        goal = LEAST_ETA * LEAST_ETA * rz
+        for number in range(MOST_REPEATS):
             self._last_products = max(number + 1, FIRST_PRODUCTS)
             self.work += 2 * num_values + MULTIPLICATION * len(block.factor)
             product = rows.curved_product(curvatures, p)
@@ -169,12 +165,12 @@ class WideRows:
         size = int((6 * FACTOR_SHARE * self._last_products * num_values / MULTIPLICATION) ** (1 / 3))
         columns = _largest(diagonal, min(max(size, LEAST_HEAVY), MOST_COLUMNS))
         size = len(columns)
-        step = max(1, len(curvatures) // (ROWS_PER_COLUMN * size))
+        step = max(1, len(curvatures) // (ROWS_PER_SPARSE_COLUMN * size))
         packed, sample = np.zeros(size * (size + 1) // 2), np.zeros(len(curvatures))
         sample[::step] = step * curvatures[::step]
         rows.add_products(sample, columns, packed)
         self.work += num_values * num_values / (2 * step * len(curvatures)) + MULTIPLICATION * size**3 / 3
-        return Preconditioner.of(packed, diagonal, columns, np.zeros(0), np.ones(len(diagonal)))
+        return Preconditioner.of(packed, diagonal, columns, NOTHING, np.ones(len(diagonal)))
 
 
 class SplitRows:

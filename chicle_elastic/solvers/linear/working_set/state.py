@@ -34,8 +34,6 @@ WIDTH = 0.05
 On four sets of sparse rows 0.3 takes as many iterations; where the values of a set are limited to a tenth of the rows,
 0.3 finds too many rows in half of the cases."""
 
-DRIFT = 1e-9  # a w that is not that of the duals, by this share of its length: something was lost
-
 
 class WorkingSetPhase(IntEnum):
     """What the next pass does."""

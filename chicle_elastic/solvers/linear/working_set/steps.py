@@ -23,23 +23,19 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.working_set.state import DRIFT, Sums, WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.certified import PATIENCE, TINY
+from chicle_elastic.solvers.linear.objectives import SLIGHT
+from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
-FIRST_LOOK, PASSES_BETWEEN = 8, 4
-"""Passes of coordinate descent before the first look at their pace, and over which it is measured."""
-PATIENCE = 3  # another `PASSES_BETWEEN` passes follow if so many times as many will do
+PASSES_BETWEEN = 4  # passes of coordinate descent over which their pace is measured, after as many at first
 MOST_ROWS = 1 << 20  # rows of a data set at most: SELECT sends a number for each
 MOST_VALUES = 1 << 24  # values of a working set at most: 256 MiB with their columns
 FEW_VALUES = 1 << 21
 """The same before any pass of coordinate descent, when all rows may be undecided: 32 MiB with their columns, as much as
 the second derivatives of narrow data may have in each pass (`methods.MOST_BLOCK_VALUES`)."""
-MOST_STALLS = 3
-"""Solutions for the same rows in a row that bring nothing: then w is not that of the duals for rounding, as beside a
-feature that is 1e8 times as large as the others, and a method that keeps both apart goes on."""
 FINE_GAP = 1e-6
 """Relative gap below which no method that begins anew is better off. With 0 the hinge on counts, tol=1e-10, ends at
 1.5e-3 in place of 2e-10."""
-TINY = float(np.finfo(np.float64).tiny)
 
 
 def start(num_outputs: int, num_rows: int) -> WorkingSetState:
@@ -92,7 +88,7 @@ def advance(state: WorkingSetState, model: Array, sums: Array, tol: float) -> Ar
 
 def _selected(state: WorkingSetState, model: Array, parts: Sums, tol: float) -> Array:
     rebuilt = parts.rebuilt.ravel()
-    has_drifted = squared(rebuilt - model) > DRIFT * DRIFT * squared(model)
+    has_drifted = squared(rebuilt - model) > SLIGHT * SLIGHT * squared(model)
     if has_drifted and not state.is_repeated:
         state.is_repeated = True
         return rebuilt.copy()
@@ -123,7 +119,7 @@ def _choose(state: WorkingSetState, codes: Array) -> None:
     if len(state.rows):  # more and more rows: some that were gathered may long be decided
         state.forget()
         return
-    state.next_look = max(2 * state.num_passes, FIRST_LOOK)
+    state.next_look = max(2 * state.num_passes, 2 * PASSES_BETWEEN)
     state.gap_then = state.gap
     state.phase = WorkingSetPhase.DESCEND
 
