@@ -34,36 +34,29 @@ class NewtonRows(Protocol):
 
     def times(self, vector: Array) -> Array:
         """<x_i, vector> of every row, shape (num_rows,), float64."""
-        ...
 
     def weighted_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i, shape (D,), float64."""
-        ...
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
-        ...
 
     def squares_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i * x_i, shape (D,), float64."""
-        ...
 
     def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
         """Add the lower triangle of sum_i weights_i x_i x_i^T, packed by rows, to `out`; rows of weight 0 are not read.
 
         `columns` are ascending, empty for all. A rough sum may be in float32, in half the time, for a preconditioner.
         """
-        ...
 
     def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
         """Copy rows and columns of these numbers, both ascending (no columns for all); rough in float32, maybe
         infinite.
         """
-        ...
 
     def rough_copy(self, which: Array) -> "NewtonRows | None":
         """Copy the rows of these numbers, ascending, in float32, where rough products then take less time."""
-        ...
 
 
 def newton_rows(tables: LocalTables, intercept: float, num_parts: int = 1) -> NewtonRows:

@@ -128,9 +128,7 @@ class RegressionTrainer(CertifiedTrainer):
         elif self._has_free_intercept and not is_centred:
             unit = state.typical if self.loss.is_of_residuals else 1.0
             lack += (2.0 * abs(model[-1]) + unit) * abs(v[-1]) - model[-1] * v[-1]
-        if (
-            self.loss.has_scale
-        ):  # duals that are too large are made smaller: their part of D is linear, the norm a square
+        if self.loss.has_scale:  # too large duals are made smaller: their part of D is linear, the norm a square
             share = min(1.0, math.sqrt(4.0 * metrics["total"] / max(metrics["squares"], TINY)))
             norm = 0.5 * alpha * squared(of_duals)
             lack += (1.0 - share) * (primal - lack + norm) - (1.0 - share * share) * norm
