@@ -210,7 +210,7 @@ class PathTrainer(Trainer):
         return {STAGE: float(stage), **trainer.figures(model, report)}
 
     def _stage_report(self, model: Array, report: Report) -> tuple[Stage, Report, int]:
-        """The trainer of the present stage, the report as it is to that, and the number of the stage."""
+        """Return the trainer of the present stage, its report, and the number of the stage."""
         state = PathState.of(report.progress)
         is_own = report.last_certificate > state.began
         relative = replace(
@@ -225,7 +225,7 @@ class PathTrainer(Trainer):
 
 
 def _start(trainer: Stage, model: Array, rebuilt: Array, progress: Array) -> Array | None:
-    """Where the next stage may go on after one that ended with `model` and w(alpha) `rebuilt`; None for nowhere.
+    """Find where the next stage goes on after one that ended with `model` and w(alpha) `rebuilt`; None for nowhere.
 
     A softmax and Newton's method go on from any w. Coordinate descent needs that of the duals; where second derivatives
     do not fit into a message, it may be the method of the next stage.

@@ -218,13 +218,13 @@ class ChunkedRows:
             add_dense_products(parts, weights[weights != 0], ALL, intercept, out)
 
     def _is_copy_cheaper(self, num_rows: int) -> bool:
-        """Whether rough products of so many rows take less time with a dense copy, which memory has room for."""
+        """Say whether rough products of so many rows take less time with a dense copy, and memory has room for it."""
         mean_entries = self._tables.num_values / self.num_rows
         is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
         return is_cheaper and self._num_parts * num_rows * self.num_columns <= MOST_BLOCK_VALUES
 
     def _rough_copy(self) -> MergedRows:
-        """Of sparse rows."""
+        """Copy sparse rows."""
         if self._copy_in_float32 is None:
             copy = np.empty((self.num_rows, self.num_columns), np.float32)
             with np.errstate(over="ignore"):
@@ -318,7 +318,7 @@ def _mean_entries(matrix: Any) -> float:
 
 
 def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator[Array]:
-    """The rows that have a weight, some at a time, of CSR matrices that follow each other; `columns` of them."""
+    """Yield the rows that have a weight, some at a time, of CSR matrices in order; `columns` of them."""
     first = 0
     for matrix in matrices:
         which = np.flatnonzero(weights[first : first + matrix.shape[0]])

@@ -256,7 +256,7 @@ class LinearTrainer(CertifiedTrainer):
         return CertifiedTrainer._rests(self, progress)
 
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
-        """The same as coordinate descent summed it while w moved."""
+        """Return the gap as coordinate descent has summed it while w moved."""
         gap = _column(metrics, "gap")
         return largest_ratio(gap, _column(metrics, "dual") - _half_norms(model.reshape(len(gap), -1)) + gap)
 
@@ -284,7 +284,7 @@ def _correction(report: Report) -> float:
 
 
 def _column(metrics: Mapping[str, float], name: str) -> Array:
-    """The metric `name` of all outputs, in order."""
+    """Return the metric `name` of all outputs, in order."""
     found: list[float] = []
     while (value := metrics.get(f"{name}/{len(found)}")) is not None:
         found.append(value)

@@ -114,7 +114,7 @@ class Objective:
 
 
 def _most(slopes: Array) -> float:
-    """The largest absolute value; 0 for none."""
+    """Return the largest absolute value; 0 for none."""
     return float(np.max(np.abs(slopes), initial=0.0))
 
 

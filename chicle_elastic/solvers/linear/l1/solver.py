@@ -127,7 +127,7 @@ class L1Solver(PassSolver):
     def _from_columns(
         self, state: L1State, output: L1Output, w: Array, slopes: Array, curvatures: Array, budget: Budget
     ) -> Array:
-        """The direction of the task that has all rows, shape (D,)."""
+        """Find the direction of the task that has all rows, shape (D,)."""
         from chicle_elastic.solvers.linear.l1.columns import Columns
 
         if self._columns is None:

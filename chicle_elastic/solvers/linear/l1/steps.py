@@ -193,7 +193,7 @@ def _shorten(state: L1State, output: L1Output, direction: Array, slope: float, r
 
 
 def _is_good(state: L1State, w: Array, output: L1Output, objective: Objective) -> bool:
-    """Whether the gap is small enough for a certificate."""
+    """Say whether the gap is small enough for a certificate."""
     if not output.gap <= state.share * objective.tol:
         return False
     if not state.is_parabola:
@@ -204,7 +204,7 @@ def _is_good(state: L1State, w: Array, output: L1Output, objective: Objective) -
 
 
 def _centred(state: L1State, output: L1Output, objective: Objective) -> Array:
-    """The slopes of penalised columns; of the squared loss those of columns less their means."""
+    """Return the slopes of penalised columns; of the squared loss those of columns less their means."""
     slopes = output.slopes - output.slopes[-1] * state.means if state.is_parabola else output.slopes
     return objective.penalised(slopes)
 
@@ -225,7 +225,7 @@ def _begin_solution(state: L1State, w: Array, output: L1Output, objective: Objec
 
 
 def _chosen(state: L1State, w: Array, output: L1Output, objective: Objective) -> Array:
-    """The columns of the next working set, ascending, int64."""
+    """Choose the columns of the next working set, ascending, int64."""
     weights, norms = objective.penalised(w), objective.penalised(state.norms)
     slopes = _centred(state, output, objective) - objective.l2 * weights
     room = most_block_columns(len(state.outputs)) - len(w) + len(slopes)

@@ -125,7 +125,7 @@ def step_with_signs(H: Array, q: Array, w: Array, *, l1: float, l2: float) -> Ar
 
 
 def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]:
-    """The solution of (matrix + l2 I) x = right, or None; and whether nothing was added to the diagonal."""
+    """Solve (matrix + l2 I) x = right, or return None; and say whether nothing was added to the diagonal."""
     diagonal = matrix.diagonal() + l2
     if not np.isfinite(right).all() or not (diagonal > 0).all():
         return None, False

@@ -131,5 +131,5 @@ def primal_and_dual(
 
 
 def _sum(values: Array) -> float:
-    """In a fixed order: what is decided by it is the same on every processor."""
+    """Add up in a fixed order: what is decided by it is the same on every processor."""
     return dot(values, np.ones(len(values)))

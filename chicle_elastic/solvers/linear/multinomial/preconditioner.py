@@ -113,7 +113,7 @@ def joint_step(packed: Array, residual: Array, is_active: Array, *, has_intercep
 
 
 def _projected(vectors: Array, is_active: Array, *, has_intercept: bool) -> Array:
-    """With a sum of 0 over the active classes, and 0 for the others; shape (K, D)."""
+    """Make the sum over the active classes 0, and the others 0; shape (K, D)."""
     if is_active.all():
         result = vectors - vectors.mean(axis=0)
     else:

@@ -180,7 +180,7 @@ class MultinomialSolver(PassSolver):
         return np.hstack([self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough), intercepts])
 
     def _probabilities(self, W: Array, dtype: Any) -> Array:
-        """Those of all rows, shape (K, num_rows); rows are not read where W is 0."""
+        """Find those of all rows, shape (K, num_rows); rows are not read where W is 0."""
         known = self._known
         if known is None or known[1].dtype != dtype or not is_same(known[0], W):
             p = np.empty((len(W), self.local.rows.num_rows), dtype)

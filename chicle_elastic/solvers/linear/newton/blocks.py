@@ -140,5 +140,5 @@ class Blocks:
 
 
 def _diagonal(block: Array) -> Array:
-    """Of a packed triangle."""
+    """Return the diagonal of a packed triangle."""
     return packed_diagonal(block, (math.isqrt(8 * len(block) + 1) - 1) // 2)

@@ -102,19 +102,19 @@ class NewtonPasses:
             found.step[:] = output.step * is_first
 
     def _scores(self, k: int, w: Array) -> Array:
-        """Those of the loss: less the targets, for one of residuals."""
+        """Find the scores of the loss: less the targets, for one of residuals."""
         scores = self._rows.times(w) if w[:-1].any() else np.full(self._rows.num_rows, self._intercept * w[-1])
         return scores if self._offsets is None else scores - self._offsets[k]
 
     def _known(self, k: int, w: Array) -> _Point | None:
-        """What is remembered of w; the mean of the steps of all tasks may be another one in its last digits."""
+        """Recall what is known of w; the mean of the steps of all tasks may be another one in its last digits."""
         for point in self._points.get(k, ()):
             if is_same(point.w, w):
                 return point
         return None
 
     def _point(self, k: int, w: Array) -> _Point:
-        """What is known at w, now or from now on."""
+        """Recall what is known at w, now or from now on."""
         point = self._known(k, w)
         if point is None:
             point = _Point(w.copy(), self._scores(k, w))
@@ -122,12 +122,12 @@ class NewtonPasses:
         return point
 
     def _foretold(self, k: int, point: _Point, scores: Array) -> Array:
-        """The duals of a loss with corners after a step from a point that leads to these scores."""
+        """Foretell the duals of a loss with corners after a step from a point to these scores."""
         assert point.slopes is not None
         return self._loss.clipped(point.slopes + point.beside * (point.scores - scores), self._targets[k])
 
     def _best_duals(self, k: int, output: OutputState) -> Array | None:
-        """Those with the largest D so far, of a loss with corners; None where they are not known."""
+        """Recall the duals with the largest D so far, of a loss with corners; None where they are not known."""
         points = self._points.get(k)
         return points[-1].duals if output.is_best and points else self._best.get(k)
 

@@ -135,7 +135,7 @@ class WideFinish:
                     return
 
     def _duals(self, margins: Array) -> Array:
-        """The duals that phi has at these margins, shape (num_rows,)."""
+        """Find the duals that phi has at these margins, shape (num_rows,)."""
         return slopes_of(self._loss, margins, self._upper)[0]
 
     def _curvatures(self, margins: Array, duals: Array) -> Array:
@@ -150,7 +150,7 @@ class WideFinish:
         return self._losses(margins) + 0.5 * float(w @ w)
 
     def _room(self, alpha: Array) -> Array:
-        """How far duals are from their bounds, shape (num_rows,)."""
+        """Say how far duals are from their bounds, shape (num_rows,)."""
         return alpha if self._most is None else np.minimum(alpha, self._most - alpha)
 
     def _clipped(self, alpha: Array) -> Array:

@@ -76,7 +76,7 @@ class WideHinge(WideFinish):
         super()._move_duals(self._duals(self._margins))
 
     def _begin_anew(self) -> None:
-        """The minimum of phi was too far away: go on from the best duals, with shorter steps."""
+        """Go on from the best duals with shorter steps: the minimum of phi was too far away."""
         self.tau /= DAMPED
         self._num_inner = self._num_fruitless = 0  # else digits do not end at C=1e5: a smaller tau is worth a try
         self._go_back()

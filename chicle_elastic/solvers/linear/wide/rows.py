@@ -96,7 +96,7 @@ class WideRows:
         return split.expanded(found, shrunk, from_single, gradient)
 
     def _over_rows(self, which: Array, c: Array, gradient: Array) -> Array | None:
-        """The exact direction where the rows `which` have curvature (Woodbury); None where digits are not enough."""
+        """Find the exact direction where the rows `which` have curvature (Woodbury); None without enough digits."""
         z = self._rows.taken(which) if self._rows.is_sparse and not self._is_exact else self._rows.dense(which)
         if self._is_exact and len(c) * 2 > self._rows.num_rows <= self.num_columns:
             matrix = self._products_of_all_rows()[np.ix_(which, which)]
@@ -118,7 +118,7 @@ class WideRows:
         return self._gram
 
     def _over_columns(self, curvatures: Array, which: Array, gradient: Array) -> Array:
-        """The exact direction over narrow rows; without enough digits the gradient leads downwards."""
+        """Find the exact direction over narrow rows; without enough digits the gradient leads downwards."""
         D, ratio, before = self.num_columns, 1.0, self._blocks.num_added
         packed = np.zeros(D * (D + 1) // 2)
         if self._full is not None:
@@ -212,7 +212,7 @@ def with_columns(matrix: Any, is_there: Array) -> tuple[Any, Array]:
 
 
 def _largest(weights: Array, count: int) -> Array:
-    """The numbers of the largest weights, ascending, int64; all if there are no more."""
+    """Return the numbers of the largest weights, ascending, int64; all if there are no more."""
     if count >= len(weights):
         return np.arange(len(weights))
     return np.sort(np.argpartition(-weights, count - 1)[:count])

@@ -94,7 +94,7 @@ class WorkingSetPasses:
 
 
 def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:
-    """Those rows, stored zeros of dense ones included, for lengths are as `_lengths` says."""
+    """Take those rows, stored zeros of dense ones included, for lengths are as `_lengths` says."""
     if isinstance(rows, CsrRows):
         return rows.to_scipy()[which]
     dense = as_floats(rows[which])

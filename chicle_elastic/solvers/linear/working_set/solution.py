@@ -61,7 +61,7 @@ def solve(
 
 
 def _gap(local: LocalData, w: Array) -> float:
-    """The largest gap of the set, as a share of P of all rows, where w is that of all duals but for rounding."""
+    """Find the largest gap of the set, as a share of P of all rows; w is that of all duals but for rounding."""
     rebuilt, sums = local.certify(local.loss, w, has_losses=True, is_known=False)
     gaps = sums[:, 0] - sums[:, 1] + dots(rebuilt, rebuilt + local.outside)
     primal = gaps + sums[:, 1] + local.other_duals - 0.5 * dots(w, w)
@@ -69,7 +69,7 @@ def _gap(local: LocalData, w: Array) -> float:
 
 
 def _chunk(state: WorkingSetState, num_features: int) -> Chunk:
-    """The working set as a chunk whose weights are the C_i."""
+    """Make the working set a chunk whose weights are the C_i."""
     lengths = state.lengths.astype(np.int64)
     rows: Rows = CsrRows(np.cumsum([0, *lengths]), state.columns.astype(np.int32), state.values, num_features)
     if (lengths == num_features).all():
