@@ -323,8 +323,8 @@ def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator
     for matrix in matrices:
         which = np.flatnonzero(weights[first : first + matrix.shape[0]])
         first += matrix.shape[0]
-        for begin in range(0, len(which), ROWS_IN_CACHE):
-            yield _dense(matrix[which[begin : begin + ROWS_IN_CACHE]], columns)
+        for begin in range(0, len(which), ROWS_IN_CACHE // 2):
+            yield _dense(matrix[which[begin : begin + ROWS_IN_CACHE // 2]], columns)
 
 
 def _fill(rows: Any, dense: Array) -> None:

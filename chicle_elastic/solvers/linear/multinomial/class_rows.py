@@ -110,8 +110,8 @@ class ClassRows:
         """Numbers of rows, and these as dense ones, some at a time."""
         for part, rows in self._row_blocks():
             wanted = np.flatnonzero(is_needed[part])
-            for begin in range(0, len(wanted), ROWS_IN_CACHE):
-                which = wanted[begin : begin + ROWS_IN_CACHE]
+            for begin in range(0, len(wanted), ROWS_IN_CACHE // 2):
+                which = wanted[begin : begin + ROWS_IN_CACHE // 2]
                 yield part.start + which, rows[which].toarray()
 
     def _row_blocks(self, dtype: Any = np.float64) -> Iterator[tuple[slice, Any]]:

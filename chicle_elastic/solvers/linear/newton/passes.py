@@ -183,8 +183,8 @@ class NewtonPasses:
         if len(found.line) and before is not None:
             shares = np.array(SHARES)[:, None]
             widths: Any = output.theta + (0.0 if loss.has_corners or not output.change else shares * output.change)
-            for begin in range(0, len(y), ROWS_IN_CACHE):
-                i = slice(begin, begin + ROWS_IN_CACHE)
+            for begin in range(0, len(y), ROWS_IN_CACHE // 2):
+                i = slice(begin, begin + ROWS_IN_CACHE // 2)
                 along = before.scores[i] + shares * (scores[i] - before.scores[i])
                 found.line[:] += loss.values(along, y[i], widths) @ upper[i]
 
