@@ -17,7 +17,7 @@ from chicle_elastic.solvers.linear.objectives import TINY as TINY
 LEAST_FALL, WORTH = 0.5, 0.1
 """What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
 PATIENCE = 3  # times in a row that bring nothing before rounding, or a slow pace, is taken for all there is
-MOST_REPEATS = 500  # of a loop that ends by itself but for rounding
+MOST_REPEATS = 1000  # of a loop that ends by itself but for rounding
 HOW = "tol", "num_threads", "algorithm"  # Parameters of trainers that do not change what is minimised
 STUCK = "no step lowers the objective any further, for rounding"  # Why a job ends that would only repeat itself
 
