@@ -12,13 +12,14 @@ from scipy.optimize import minimize
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.kernels import columns as kernels
+from chicle_elastic.solvers.kernels import penalised as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective
-from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
+from chicle_elastic.solvers.linear.l1.steps import working_set
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
-from chicle_elastic.solvers.linear.l1.working_set import working_set
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses, slopes_of
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 
@@ -33,7 +34,7 @@ def objective_of(loss, *, l1_ratio=1.0, is_free=None):
 
 def state_of(objective, num_outputs, D, *, is_whole=True):
     """Before the first pass."""
-    outputs = [OutputState(is_rough=True, direction=np.zeros(D)) for _ in range(num_outputs)]
+    outputs = [L1Output(is_rough=True, direction=np.zeros(D)) for _ in range(num_outputs)]
     is_parabola = objective.loss is None
     return L1State(is_whole=is_whole, is_parabola=is_parabola, num_sides=objective.num_sides, D=D, outputs=outputs)
 
@@ -114,7 +115,7 @@ def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
     assert objective_of(Loss.LOGISTIC, l1_ratio=0.5).certified(8.0, np.array([1.5, 0.0, 0.0]), 1.0) == 7.0
 
 
-@pytest.mark.parametrize("phase", list(L1Phase))
+@pytest.mark.parametrize("phase", list(NewtonPhase))
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
     """In a pass of any phase; nothing is left over."""
@@ -126,9 +127,9 @@ def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
         output.slopes, output.direction = rng.normal(size=(2, 5))
     if not is_whole:
         state.outputs[1].columns, state.outputs[1].products = np.array([1.0, 4.0]), rng.normal(size=3)
-    size = state.sums_size
+    size = state.sums_size()
     parts = state.parts(np.arange(float(size)))
-    assert sum(map(len, parts)) == size - HEAD - (10 if phase is L1Phase.LOOK else 0)
+    assert sum(map(len, parts)) == size - HEAD - (10 if phase is NewtonPhase.LOOK else 0)
     assert not len(parts[-1]) or parts[-1][-1] == size - 1
 
 
@@ -136,7 +137,7 @@ def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
     """A state behind its look, and its objective."""
     objective = objective_of(loss)
     state = state_of(objective, 1, D, is_whole=is_whole)
-    sums = np.zeros(state.sums_size)
+    sums = np.zeros(state.sums_size())
     sums[1], sums[HEAD + D : HEAD + 2 * D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
     model = steps.advance(state, objective, np.zeros(D), sums, 1.0)
     return state, model, objective
@@ -146,7 +147,7 @@ def test_a_look_finds_the_intercept_that_is_best_without_weights():
     """Its logarithm has the same digits on every processor; a penalised one stays 0."""
     state, model, _ = a_run()
     np.testing.assert_allclose(model, [0.0, 0.0, np.log(3.0)], rtol=1e-15)
-    assert state.outputs[0].phase is L1Phase.EVALUATE
+    assert state.outputs[0].phase is NewtonPhase.EVALUATE
     np.testing.assert_array_equal(state.norms, [2.0, 2.0, 2.0])
     assert not a_run(Loss.SQUARED_HINGE)[1].any()
 
@@ -154,15 +155,15 @@ def test_a_look_finds_the_intercept_that_is_best_without_weights():
 def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     """Sums are of another objective; interrupted tasks make the pass again."""
     state, model, objective = a_run()
-    sums = np.zeros(state.sums_size)
+    sums = np.zeros(state.sums_size())
     sums[0] = 1.0
     assert steps.advance(state, objective, model, sums, 1.0) is model
-    assert state.outputs[0].phase is L1Phase.EVALUATE
+    assert state.outputs[0].phase is NewtonPhase.EVALUATE
     sums[:2] = 0.0, 9.0
     state.num_refused = 2
     assert steps.advance(state, objective, model, sums, 1.0) is model
     assert state.is_looking
-    look = np.zeros(state.sums_size)
+    look = np.zeros(state.sums_size())
     look[1] = 9.0
     steps.advance(state, objective, model, look, 1.0)
     assert state.num_refused == 0
@@ -174,7 +175,7 @@ def a_step(direction, *, D=3):
     (output,) = state.outputs
     output.value, output.slopes, output.direction = 5.0, np.array([0.0, 2.0, 0.0]), np.array(direction)
     output.reach = 1.0
-    sums = np.zeros(state.sums_size)
+    sums = np.zeros(state.sums_size())
     sums[1], sums[HEAD : HEAD + D] = 10.0, 3.0 * output.direction
     return state, model, objective, sums
 
@@ -188,7 +189,7 @@ def test_a_weight_that_cancels_is_0_after_the_mean_of_all_steps():
     for change in (0.0, np.nan):
         state, model, objective, sums = a_step([0.0, change, 0.0])
         assert np.array_equal(steps.advance(state, objective, model, sums, 3.0), model)
-        assert state.outputs[0].phase is L1Phase.REST
+        assert state.outputs[0].phase is NewtonPhase.REST
 
 
 def test_a_step_that_is_too_long_is_shortened_and_the_model_damped():
@@ -197,12 +198,12 @@ def test_a_step_that_is_too_long_is_shortened_and_the_model_damped():
     sums[HEAD + 3] = 13.5
     assert np.array_equal(steps.advance(state, objective, model, sums, 3.0), model)
     (output,) = state.outputs
-    assert output.phase is L1Phase.EVALUATE
+    assert output.phase is NewtonPhase.EVALUATE
     np.testing.assert_allclose(output.direction, [0.0, 0.1, 0.0])
     sums[HEAD : HEAD + 3], sums[HEAD + 3] = 3.0 * output.direction, 4.0
     steps.advance(state, objective, model, sums, 3.0)
     assert output.damping == steps.FIRST_DAMPING
-    for damping, phase in ((0.0, L1Phase.EVALUATE), (1.0, L1Phase.REST)):
+    for damping, phase in ((0.0, NewtonPhase.EVALUATE), (1.0, NewtonPhase.REST)):
         state, model, objective, sums = a_step([0.0, 1.0, 0.0])
         (output,) = state.outputs
         sums[HEAD + 3], output.damping, output.reach = np.inf, damping, 2e-6
@@ -215,11 +216,11 @@ def test_a_step_that_is_too_long_is_shortened_and_the_model_damped():
 
 def test_a_direction_from_columns_is_of_a_task_that_is_alone():
     """One that came to have company sums up products instead."""
-    for num_alone, phase in ((1.0, L1Phase.EVALUATE), (0.0, L1Phase.MULTIPLY)):
+    for num_alone, phase in ((1.0, NewtonPhase.EVALUATE), (0.0, NewtonPhase.MULTIPLY)):
         state, model, objective = a_run(is_whole=False)
         (output,) = state.outputs
-        state.has_columns, output.phase, output.slopes = True, L1Phase.COLUMNS, np.array([0.0, 2.0, 0.0])
-        sums = np.zeros(state.sums_size)
+        state.has_columns, output.phase, output.slopes = True, NewtonPhase.COLUMNS, np.array([0.0, 2.0, 0.0])
+        sums = np.zeros(state.sums_size())
         sums[1], sums[2], sums[HEAD + 1] = 10.0, num_alone, 0.5
         steps.advance(state, objective, model, sums, 1.0)
         assert output.phase is phase

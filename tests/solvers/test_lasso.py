@@ -9,8 +9,8 @@ import pytest
 from chicle_elastic.solvers.kernels import penalised
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective
-from chicle_elastic.solvers.linear.l1.state import L1Phase
 from chicle_elastic.solvers.linear.l1.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import add_dense_products
 from tests.solvers.test_l1 import state_of as any_state_of
@@ -132,20 +132,20 @@ def problem_of_rows():
 def test_nothing_is_looked_at_after_a_solution_from_all_products():
     """Where a task is alone its end is w, and a certificate follows; but for rough products, and of duals alone."""
     for num_refused, is_rough, num_alone, phase in (
-        (0, False, 1.0, L1Phase.REST),
-        (0, False, 0.0, L1Phase.EVALUATE),
-        (0, True, 1.0, L1Phase.EVALUATE),
-        (3, False, 0.0, L1Phase.REST),
+        (0, False, 1.0, NewtonPhase.REST),
+        (0, False, 0.0, NewtonPhase.EVALUATE),
+        (0, True, 1.0, NewtonPhase.EVALUATE),
+        (3, False, 0.0, NewtonPhase.REST),
     ):
         state = state_of(3, is_rough=is_rough)
         state.num_refused, (output,) = num_refused, state.outputs
         state.means = state.norms = np.zeros(3)
-        output.phase, output.slopes = L1Phase.MULTIPLY, np.array([0.0, 2.2, 0.5])
-        sums = np.zeros(state.sums_size)
+        output.phase, output.slopes = NewtonPhase.MULTIPLY, np.array([0.0, 2.2, 0.5])
+        sums = np.zeros(state.sums_size())
         sums[2], sums[HEAD:] = num_alone, (1.0, 0.0, 1.0, 0.0, 0.0, 1.0)
         model = steps.advance(state, objective_of(), np.zeros(3), sums, 1.0)
         assert (output.phase, len(output.products)) == (phase, 6)
-        is_beside = phase is L1Phase.EVALUATE or num_refused == 3
+        is_beside = phase is NewtonPhase.EVALUATE or num_refused == 3
         expected = [0.0, 0.0 if num_refused == 3 else 2.0, 0.5]
         np.testing.assert_allclose(output.direction if is_beside else model, expected, rtol=1e-5)
         assert model.any() != is_beside
@@ -162,7 +162,7 @@ def test_a_working_set_keeps_the_weights_and_takes_the_steepest_columns():
     w = np.zeros(d + 1)
     w[100:110] = 1.0
     chosen = steps._chosen(state, w, output, objective_of())
-    assert len(chosen) == steps.FIRST_COLUMNS + 1
+    assert len(chosen) == steps.MOST_EXACT + 1
     assert {7, 4000, *range(100, 110), d} <= set(chosen.tolist())
     assert 9 not in chosen
     w[:600] = 1.0
@@ -177,10 +177,10 @@ def test_refused_certificates_begin_anew_without_what_may_be_rough():
     """What a solution for the duals had beside w goes to w."""
     state = state_of(3, is_rough=True)
     (output,) = state.outputs
-    output.phase, output.products, output.direction = L1Phase.REST, np.ones(6), np.array([0.0, 1.0, 2.0])
+    output.phase, output.products, output.direction = NewtonPhase.REST, np.ones(6), np.array([0.0, 1.0, 2.0])
     steps.reopen(state, objective_of(), np.ones(3))
-    assert (output.phase, len(output.products), output.is_rough) == (L1Phase.LOOK, 0, False)
-    sums = np.zeros(state.sums_size)
+    assert (output.phase, len(output.products), output.is_rough) == (NewtonPhase.LOOK, 0, False)
+    sums = np.zeros(state.sums_size())
     sums[1] = sums[-2] = 10.0
     sums[-5:-2] = 2.0 * output.direction
     np.testing.assert_array_equal(steps.advance(state, objective_of(), np.ones(3), sums, 2.0), [1.0, 2.0, 3.0])

@@ -186,7 +186,7 @@ def test_products_of_rows_are_those_of_numpy(has_all, few_values, form, is_rough
     monkeypatch.setattr(class_rows, "FEW_VALUES", few_values)
     monkeypatch.setattr(class_rows, "VALUES_PER_BLOCK", 40)
     monkeypatch.setattr(class_rows, "SPARSE_ROWS", 7)
-    monkeypatch.setattr(class_rows, "ROWS_MADE_DENSE", 5)
+    monkeypatch.setattr(class_rows, "ROWS_IN_CACHE", 5)
     rng = np.random.default_rng(1)
     X = FORMS[form](rng.normal(size=(50, 6)) + 0.5)
     is_counted = None if has_all else np.arange(50) % 3 > 0

@@ -147,7 +147,7 @@ def test_all_kinds_of_rows_multiply_as_the_matrix_does(kind, is_small, monkeypat
     full = np.column_stack([X, np.full(30, INTERCEPT)])
     which = np.array([0, 3, 11, 12, 29])
     for most_copied in (0, 1 << 20):
-        monkeypatch.setattr("chicle_elastic.solvers.linear.rows.MAX_COPIED_VALUES", most_copied)
+        monkeypatch.setattr("chicle_elastic.solvers.linear.rows.MOST_BLOCK_VALUES", most_copied)
         rows = rows_of(X, [0, 11, 12, 30], kind, is_small=is_small)
         copy = rows.rough_copy(which)
         assert copy is None or (most_copied and not is_small)

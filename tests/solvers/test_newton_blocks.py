@@ -40,7 +40,7 @@ def blocks_of(rows, *, full=None, row_step=1, row_ids=None):
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_sums_are_updated_by_the_rows_that_changed_sides(is_copied, kind, monkeypatch):
     """Right after every update, from few rows, and found anew now and then."""
-    monkeypatch.setattr(blocks_module, "MOST_COPIED", 1 << 20 if is_copied else 0)
+    monkeypatch.setattr(blocks_module, "MOST_BLOCK_VALUES", 1 << 20 if is_copied else 0)
     rng = np.random.default_rng(3)
     X, upper = matrix_of(), rng.uniform(0, 2, size=300)
     upper[3] = 0.0
@@ -144,7 +144,7 @@ def test_pairs_satisfy_the_last_secant_equation():
 @pytest.mark.parametrize(("most_values", "kept"), [(1 << 20, pairs.MOST_PAIRS), (6 * 10, 3), (2 * 10, 1), (10, 0)])
 def test_pairs_of_wide_data_are_fewer(most_values, kept, monkeypatch):
     """They are part of the progress; the newest stay."""
-    monkeypatch.setattr(pairs, "MOST_VALUES", most_values)
+    monkeypatch.setattr(pairs, "MOST_BLOCK_VALUES", most_values)
     found, D = np.zeros(0), 10
     for number in range(1, 9):
         found = pairs.appended(found, np.full(D, float(number)), np.full(D, 2.0 * number))

@@ -96,7 +96,7 @@ def test_threads_come_to_the_same_but_for_rounding(loss, shape, num_threads, alw
 
 def test_threads_are_fewer_where_their_sums_would_take_more_memory_than_the_rows(always_threads, monkeypatch):
     """Second derivatives of three outputs beside a few rows."""
-    monkeypatch.setattr(parts, "MAX_COPIED_VALUES", 0)
+    monkeypatch.setattr(parts, "MOST_BLOCK_VALUES", 0)
     monkeypatch.setattr(LocalData, "run_parts", lambda self, run, parts, stop=None: [run(part) for [part] in [parts]])
     data, trainer = problem(rows=48, features=9, classes=3), trainer_of("hinge", num_threads=2)
     assert_optimal(data, trainer, data.run(trainer, 4))

@@ -51,7 +51,7 @@ def test_any_block_will_do_as_preconditioner(loss, is_dense, columns, monkeypatc
     """Of no column, of some, and of all by every third row; products do the rest."""
     monkeypatch.setattr(methods, "MOST_COLUMNS", 20 if columns < 21 else 21)
     monkeypatch.setattr(methods, "WIDE_COLUMNS", columns)
-    monkeypatch.setattr(methods, "CHEAP_COLUMNS", 1)
+    monkeypatch.setattr(methods, "FEW_COLUMNS", 1)
     monkeypatch.setattr(methods, "CHEAP_PRODUCTS", 1)
     monkeypatch.setattr(methods, "ROWS_PER_COLUMN", 7)
     data = problem(rows=450, features=20, density=1.0 if is_dense else 0.3, classes=3)

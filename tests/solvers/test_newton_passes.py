@@ -91,7 +91,7 @@ def test_products_are_those_of_numpy(kind, is_sparse_cheap, intercept, columns, 
     """Dense and sparse rows, few columns or all, with and without an intercept, rows of weight 0 and of zeros."""
     monkeypatch.setattr(rows, "is_sparse_cheaper", lambda mean, size: is_sparse_cheap)
     monkeypatch.setattr(rows, "CHEAP_PRODUCTS", 0)
-    monkeypatch.setattr(products, "VALUES_PER_PRODUCT", 512)
+    monkeypatch.setattr(products, "CACHED_VALUES", 512)
     X, weights, columns = matrix_of(), weights_of(), np.array(columns, dtype=np.int64)
     Z = augmented(X, intercept)[:, columns if len(columns) else slice(None)]
     out = np.ones(Z.shape[1] * (Z.shape[1] + 1) // 2)
@@ -241,7 +241,7 @@ def test_each_output_has_its_own_sums(loss, kind):
 def test_a_kept_preconditioner_leads_to_a_certificate(num_tasks, monkeypatch):
     """Blocks of some of the rows: as many passes with any number of tasks, and most without a block."""
     monkeypatch.setattr(methods, "CHEAP_PRODUCTS", 0)
-    monkeypatch.setattr(methods, "CHEAP_COLUMNS", 0)
+    monkeypatch.setattr(methods, "FEW_COLUMNS", 0)
     rng = np.random.default_rng(2)
     X = rng.normal(size=(1500, 20)) @ rng.normal(size=(20, 20))
     y = (X[:, 0] + rng.normal(size=1500) > 0).astype(np.int32)

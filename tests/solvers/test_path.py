@@ -161,7 +161,7 @@ def test_a_softmax_goes_on_as_it_came_from_the_stage_before(monkeypatch):
 def test_a_stage_goes_on_from_w_where_conjugate_gradients_found_it(loss, monkeypatch):
     """Its duals belong to that w, and have another w of their own."""
     monkeypatch.setattr(methods, "CHEAP_PRODUCTS", 0)
-    monkeypatch.setattr(methods, "CHEAP_COLUMNS", 0)
+    monkeypatch.setattr(methods, "FEW_COLUMNS", 0)
     outcome = run_of_two_stages(loss, InProcess(num_tasks=2))
     assert not PathState.of(outcome.certificate.progress).is_fresh
 

@@ -4,8 +4,8 @@ import numba
 import numpy as np
 import pytest
 
+from chicle_elastic.solvers.kernels.lanes import GATHERED
 from chicle_elastic.solvers.kernels.memory import REAL, address_of
-from chicle_elastic.solvers.kernels.sparse_lanes import GATHERED
 from chicle_elastic.solvers.kernels.tables import CsrKind, row_add, row_dot
 
 LENGTHS = [*range(3 * GATHERED + 2), 39, 784]

@@ -59,7 +59,7 @@ def test_directions_solve_the_newton_equations(rows, share, curvature, monkeypat
     curvatures = np.where(rng.random(len(whole)) < share, curvature * rng.uniform(0.5, 1, size=len(whole)), 0.0)
     gradient = rng.normal(size=len(columns))
     expected = exact(whole[:, columns], curvatures, gradient)
-    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.ETA", 1e-9)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.LEAST_ETA", 1e-9)
     for most_exact in (-1, 256):
         monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_EXACT", most_exact)
         direction = found.direction(curvatures, gradient, lambda: False)

@@ -62,9 +62,9 @@ have enough to do, and CSR rows have no cheap <x, x'>.
 LEAST_BUCKET_ROWS, MOST_BUCKET_ROWS = 16, 64
 BLOCK_ROWS = 512
 """Rows, at most 64 buckets, between two looks at the stop flag; all outputs visit a block while it is in the cache."""
-CURSOR, ACTIVE, RANDOM, NUM_COUNTS = 0, 1, 2, 3
+CURSOR, ACTIVE, RANDOM, NUM_COUNTS = range(4)
 """Places in the counts of an order: buckets that are taken, buckets that are to be visited, state of the generator."""
-GAP, CHANGE, VISITS, LEFT, MOST, LEAST, NUM_STATS = 0, 1, 2, 3, 4, 5, 6
+GAP, CHANGE, VISITS, LEFT, MOST, LEAST, NUM_STATS = range(7)
 """Places in the statistics of an output: see `descend`."""
 
 

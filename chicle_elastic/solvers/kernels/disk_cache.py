@@ -1,9 +1,8 @@
 """The entries of the kernel cache on disk: an error of the disk costs a compilation and never a fit.
 
-numba raises every OSError of its cache, and runs whatever machine code an entry holds. A full disk, a quota or a folder
-that has become read-only would end the fit. An entry that a power failure has filled with zeros could end the process.
-Two processes that save at a time can leave an index that names the entry of another signature (numba writes the index
-first). So an entry carries its key and a digest here, and an entry that does not fit is compiled again.
+numba raises every OSError of its cache, and runs whatever machine code an entry holds. An entry that a power failure
+has filled with zeros could end the process. Two processes that save at a time can leave an index that names the entry
+of another signature. So an entry carries its key and a digest here, and one that does not fit is compiled again.
 """
 
 import contextlib
@@ -23,9 +22,8 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 def cache_of(function: Callable[..., Any]) -> "KernelCache | None":
     """Make the cache of a kernel; None where no folder can be written.
 
-    numba takes the folder of a cache from one global. It is set for just this moment, so that numba code of others
-    keeps its own place. Where that folder cannot be written any more, numba turns to others, which do not tell the
-    sources of a kernel apart (`cache_dir`).
+    numba takes its folder from one global, which is set for just this moment. Where that folder cannot be written any
+    more, numba turns to others, which do not tell the sources of a kernel apart (`cache_dir`).
     """
     folder = cache_dir()
     if folder is None:
@@ -58,8 +56,8 @@ class KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the machine code for a signature; None where it has to be compiled.
 
-        numba's own method first has the compiler learn all types and functions of Python and NumPy, which takes longer
-        than all the rest. Machine code needs none of them, and whoever compiles begins with it anyway.
+        numba's own method first has the compiler learn all types of Python and NumPy, which takes longer than all the
+        rest.
         """
         try:
             return self._load_overload(sig, target_context)

@@ -41,15 +41,10 @@ def kernel(function: Function) -> Function:
 
 
 class CompileWatch(numba_event.Listener):
-    """Explains the wait for kernels that are compiled, however many of them there are.
+    """Explains the wait for kernels that are compiled, after `patience_s` without a word.
 
-    numba tells it when a compilation begins and ends, and only of those that found nothing in the cache; they run one
-    at a time, under one lock. Compilations that follow each other are one wait, and so is what came before the first
-    one: the import of numba.
-
-    Args:
-        patience_s: How long nothing may happen without a word.
-        clock: Tells how long it has been.
+    numba tells it of compilations that found nothing in the cache; they run one at a time, under one lock. Those that
+    follow each other are one wait, and so is what came before the first one: the import of numba.
     """
 
     def __init__(self, *, patience_s: float = PATIENCE_S, clock: Clock | None = None) -> None:

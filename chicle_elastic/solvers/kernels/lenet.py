@@ -15,8 +15,7 @@ from chicle_elastic.solvers.kernels.jit import kernel
 LANES = 8
 TAPS = 5
 SHIFT1, SHIFT2, SHIFT3, SHIFT4 = (np.uint64(LANES * tap) for tap in range(1, TAPS))
-BLOCK_ROWS = 7
-"""Rows of a plane that are worked on at a time, so that they stay in the first cache."""
+BLOCK_ROWS = 7  # rows of a plane that are worked on at a time, so that they stay in the first cache
 
 
 @kernel

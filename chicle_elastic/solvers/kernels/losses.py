@@ -13,8 +13,7 @@ from numba.extending import overload, register_jitable
 from chicle_elastic.solvers.kernels.jit import INLINE
 from chicle_elastic.solvers.kernels.memory import CODE, REAL, load
 
-LAST_CHANGE = 1e-4
-"""Change of a logit after which there is no other: what is left is of the order of its cube."""
+LAST_CHANGE = 1e-4  # Change of a logit after which there is no other: what is left is of the order of its cube
 
 
 class Hinge(NamedTuple):
@@ -45,11 +44,7 @@ either sign."""
 
 
 def by_loss(function):
-    """A function for kernels and for Python whose body depends on the loss, its first argument.
-
-    Args:
-        function: Gets the arguments, or numba's types of them, and returns the bodies for `LOSSES`.
-    """
+    """Make a function for kernels and Python of one that takes arguments, or numba's types, to bodies for `LOSSES`."""
 
     def in_python(*arguments):
         return function(*arguments)[[type(loss) for loss in LOSSES].index(type(arguments[0]))](*arguments)
@@ -115,10 +110,7 @@ def _logistic_dual_value(alpha, upper):
 
 @by_loss
 def step_and_values(loss, margin, alpha, curvature, upper):
-    """The dual variable after an exact step along its coordinate, and its dual value before and after it.
-
-    The step equals `coordinate_steps` in tests/solvers/reference.py.
-    """
+    """Return the dual after an exact step along its coordinate (as in tests/solvers/reference.py), and its values."""
 
     def hinge(loss, margin, alpha, curvature, upper):
         if curvature <= 0.0:  # a row of zeros: it cannot move w, so its dual goes to its bound at once
@@ -163,11 +155,11 @@ def _kinked_step(margin, alpha, curvature, upper, most):
 
 @register_jitable(**INLINE)
 def _logistic_step(margin, alpha, curvature, upper):
-    """Halley's method for the logit u of alpha / C, kept inside its bracket: f(u) = u + m + curvature (C s(u) - alpha).
+    """Take Halley's method for the logit u of alpha / C inside its bracket: f(u) = u + m + curvature (C s(u) - alpha).
 
-    f rises with slope between 1 and 1 + curvature C / 4, so the root is unique and the bracket shrinks at every step.
-    Each step leaves about the cube of what the one before has left, and the last one moves s(u) by its Taylor series.
-    With s the smaller share of C, the entropy is |u| s - log(1 - s): a logarithm less than in the usual form.
+    f rises with slope between 1 and 1 + curvature C / 4. Each step leaves about the cube of what the one before has
+    left, and the last one moves s(u) by its Taylor series. With s the smaller share of C, the entropy is |u| s - log(1
+    - s).
     """
     if curvature == math.inf:  # features beyond float32: no dual can move w by so little
         old = _logistic_dual_value(alpha, upper)
@@ -239,9 +231,8 @@ def is_settled(loss, margin, alpha, upper):
 
 @by_loss
 def pull(loss, margin, alpha, upper):
-    """Derivative of -D by the size of the dual: one of 0 stays there where it is positive, one at its bound where not.
-
-    0 for losses whose duals come to no bound.
+    """Derivative of -D by the size of the dual, which keeps it at 0 where positive, at its bound where negative; 0
+    without bounds.
     """
 
     def squared_hinge(loss, margin, alpha, upper):

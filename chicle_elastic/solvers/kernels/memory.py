@@ -11,12 +11,11 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.kernels.vectors import converted, is_half
+from chicle_elastic.solvers.kernels.lanes import converted, is_half
 
 CACHE_LINE = 64
 CODE, COUNT, FLAG, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
-SHORT, REAL = np.float32(0), np.float64(0)
-"""Numbers of these dtypes, for `load` and the like."""
+SHORT, REAL = np.float32(0), np.float64(0)  # numbers of these dtypes, for `load` and the like
 
 
 def addresses(arrays: list[Array]) -> Array:
@@ -53,9 +52,8 @@ def item_size(typingctx, like):
 
 @intrinsic
 def load(typingctx, address, index, like):
-    """The value at position `index` (uintp) behind `address` (uint64), of the dtype of the number `like`.
-
-    Bits of 16-bit floats become float32 (`vectors.is_half`).
+    """Load the value at `index` (uintp) behind `address` (uint64), of the dtype of `like`; 16-bit floats become
+    float32.
     """
     result = types.float32 if is_half(like) else like
 

@@ -13,20 +13,13 @@ from chicle_elastic.solvers.kernels.tables import column_at, number_like, row_ad
 
 @kernel
 def row_products(
-    rows,
-    lengths,
-    intercept,
-    vector,
-    result,  # OUT
+    rows,  # `tables.RowTable`
+    lengths,  # rows per chunk, shape (num_chunks,), int64
+    intercept,  # Value of the intercept column; 0 for none
+    vector,  # shape (num_features + 1,), float64
+    result,  # OUT: shape (num_rows,), float64
 ):
     """<x_i, vector> of every row.
-
-    Args:
-        rows: `tables.RowTable`.
-        lengths: Rows per chunk, shape (num_chunks,), int64.
-        intercept: Value of the intercept column; 0 for none.
-        vector: Shape (num_features + 1,), float64.
-        result: Shape (num_rows,), float64.
 
     NumPy equivalent::
 
@@ -44,18 +37,13 @@ def row_products(
 
 @kernel
 def weighted_sum(
-    rows,
+    rows,  # rows, lengths, intercept: as in `row_products`
     lengths,
     intercept,
-    weights,
-    result,  # OUT
+    weights,  # shape (num_rows,), float64
+    result,  # OUT: the sum is added here, shape (num_features + 1,), float64
 ):
     """sum_i weights_i x_i; rows of weight 0 are not read.
-
-    Args:
-        rows, lengths, intercept: As in `row_products`.
-        weights: Shape (num_rows,), float64.
-        result: The sum is added here, shape (num_features + 1,), float64.
 
     NumPy equivalent::
 
@@ -76,21 +64,15 @@ def weighted_sum(
 
 @kernel
 def curved_product(
-    rows,
+    rows,  # rows, lengths, intercept, weights: as in `weighted_sum`
     lengths,
     intercept,
     weights,
-    vector,
-    products,  # OUT
-    result,  # OUT
+    vector,  # shape (num_features + 1,), float64
+    products,  # OUT: <x_i, vector> of the rows that are read, shape (num_rows,), float64
+    result,  # OUT: the sum is added here, shape (num_features + 1,), float64
 ):
     """sum_i weights_i <x_i, vector> x_i in one look at the rows; rows of weight 0 are not read.
-
-    Args:
-        rows, lengths, intercept, weights: As in `weighted_sum`.
-        vector: Shape (num_features + 1,), float64.
-        products: <x_i, vector> of the rows that are read, shape (num_rows,), float64.
-        result: The sum is added here, shape (num_features + 1,), float64.
 
     NumPy equivalent::
 
@@ -116,17 +98,13 @@ def curved_product(
 
 @kernel
 def squares_sum(
-    rows,
+    rows,  # rows, lengths, intercept, weights: as in `weighted_sum`
     lengths,
     intercept,
     weights,
-    result,  # OUT
+    result,  # OUT: the sum is added here, shape (num_features + 1,), float64
 ):
     """sum_i weights_i x_i * x_i (elementwise); rows of weight 0 are not read.
-
-    Args:
-        rows, lengths, intercept, weights: As in `weighted_sum`.
-        result: The sum is added here, shape (num_features + 1,), float64.
 
     NumPy equivalent::
 
@@ -149,22 +127,14 @@ def squares_sum(
 
 @kernel
 def scaled_rows(
-    first,
-    like,
-    scales,
-    last,
-    begin,
-    out,  # OUT
+    first,  # address of the rows, which follow each other; they may be those of `out` that are written
+    like,  # `tables.number_like` of them
+    scales,  # shape (n,)
+    last,  # Value of one more column at the end; 0 for no such column
+    begin,  # the first row of `out` to be written
+    out,  # OUT: shape (num_rows, num_columns), the last column included
 ):
     """Dense rows times a factor each, in one look at them and in the precision of the product.
-
-    Args:
-        first: Address of the rows, which follow each other; they may be those of `out` that are written.
-        like: `tables.number_like` of them.
-        scales: Shape (n,).
-        last: Value of one more column at the end; 0 for no such column.
-        begin: The first row of `out` to be written.
-        out: Shape (num_rows, num_columns), the last column included.
 
     NumPy equivalent::
 
@@ -186,28 +156,18 @@ def scale_rows(rows: Array, scales: Array, last: float, begin: int, out: Array) 
 
 @kernel
 def sparse_products(
-    rows,
-    lengths,
-    first_row,
-    intercept,
-    weights,
+    rows,  # `tables.RowTable` of CSR rows
+    lengths,  # rows of each chunk, shape (num_chunks,), int64; 0 for a chunk that is left out
+    first_row,  # number among all rows of the first row of each chunk, shape (num_chunks,), int64
+    intercept,  # Value of the intercept column; 0 for none
+    weights,  # of all rows, shape (num_rows,), float64; rows of weight 0 are not read
+    # Place of each column in the triangle, ascending, or -1 where it has none; shape (num_features + 1,), int64
     places,
-    row_places,  # OUT
+    row_places,  # OUT: row_places, row_values: Room, shape (h,), uint64 and float64, for h columns in the triangle
     row_values,  # OUT
-    result,  # OUT
+    result,  # OUT: the sum is added here, packed by rows, shape (h (h + 1) / 2,), float64
 ):
     """Lower triangle of sum_i weights_i x_i x_i^T in some columns, from the entries of CSR rows alone.
-
-    Args:
-        rows: `tables.RowTable` of CSR rows.
-        lengths: Rows of each chunk, shape (num_chunks,), int64; 0 for a chunk that is left out.
-        first_row: Number among all rows of the first row of each chunk, shape (num_chunks,), int64.
-        intercept: Value of the intercept column; 0 for none.
-        weights: Of all rows, shape (num_rows,), float64; rows of weight 0 are not read.
-        places: Place of each column in the triangle, ascending, or -1 where it has none; shape (num_features + 1,),
-            int64.
-        row_places, row_values: Room, shape (h,), uint64 and float64, for h columns in the triangle.
-        result: The sum is added here, packed by rows, shape (h (h + 1) / 2,), float64.
 
     NumPy equivalent::
 

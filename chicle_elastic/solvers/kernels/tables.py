@@ -1,18 +1,14 @@
 """Where the rows are, and what a kernel does with one: dense and CSR rows behind the same few functions.
 
 Chunks lie anywhere (slots of several arenas, memory of the caller), so a kernel gets a table with addresses per chunk.
-The functions at the end write code into the kernel that is compiled, and another one for dense than for CSR rows: the
-kind of rows is a type. The caller keeps the chunks alive, and addresses are valid for one iteration only (chunks move
-at the boundary).
+The functions at the end write code into the kernel that is compiled: the kind of rows is a type. The caller keeps the
+chunks alive, and addresses are valid for one iteration only (chunks move at the boundary). Tables have few arrays,
+because the compiler, for which a first fit waits, takes each array that is passed on for seven values.
 
-A first fit waits for the compiler. Tables have few arrays, which are addresses at once, because each array that a
-kernel takes or passes on is seven values for the compiler, and a function of its own takes 15 ms.
-
-Precision. Sums that last are float64. Dense rows of float32, and those that are read as float32, are multiplied with a
-float32 *working copy* of the vector, twice as many values per instruction. What a block of rows adds is gathered apart
-in float64 and folded into the vector when the block ends, so float32 error never outlives a block and w = w(alpha)
-holds to float64. For float64 rows and CSR rows, which touch few entries of a long vector, the float64 vector itself is
-worked on.
+Precision. Sums that last are float64. Rows that are read as float32 are multiplied with a float32 *working copy* of the
+vector, twice as many values per instruction. What a block of rows adds is gathered apart in float64 and folded into the
+vector when the block ends, so float32 error never outlives a block. For float64 rows and CSR rows, which touch few
+entries of a long vector, the float64 vector itself is worked on.
 """
 
 from typing import Any, NamedTuple
@@ -25,52 +21,36 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from chicle_elastic.chunks.views import Array, CsrRows, name_of
-from chicle_elastic.solvers.kernels.lanes import add_scaled, dot
+from chicle_elastic.solvers.kernels.lanes import INDEX, add_scaled, add_scattered, dot, dot_gathered, load_lanes
 from chicle_elastic.solvers.kernels.memory import addresses, prefetch_items
-from chicle_elastic.solvers.kernels.sparse_lanes import add_scattered, dot_gathered
-from chicle_elastic.solvers.kernels.vectors import INDEX, load_lanes
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 
 class DenseKind(NamedTuple):
-    """The kind of the rows of C-contiguous matrices.
+    """The kind of the rows of C-contiguous matrices."""
 
-    Attributes:
-        like: A number of the dtype of the values; of 16-bit floats, one of their bits (`vectors.is_half`).
-        like_work: A number of the dtype of the working copy: float64 for float64 values, else float32.
-    """
-
-    like: Any
-    like_work: Any
+    like: Any  # a number of the dtype of the values; of 16-bit floats, one of their bits (`lanes.is_half`)
+    like_work: Any  # a number of the dtype of the working copy: float64 for float64 values, else float32
 
 
 class CsrKind(NamedTuple):
-    """The kind of the rows of CSR matrices.
+    """The kind of the rows of CSR matrices."""
 
-    Attributes:
-        like_indptr, like_indices, like: Numbers of the dtypes; `like` is that of the values.
-        like_work: A float64: there is no working copy.
-    """
-
+    # like_indptr, like_indices, like: numbers of the dtypes; `like` is that of the values
     like_indptr: Any
     like_indices: Any
     like: Any
-    like_work: Any
+    like_work: Any  # a float64: there is no working copy
 
 
 class RowTable(NamedTuple):
-    """Rows of matrices.
+    """Rows of matrices."""
 
-    Attributes:
-        kind: What they have in common.
-        places: Per chunk the address of the first value of dense rows, or of indptr, indices and values, shape
-            (num_chunks, 1 or 3), uint64.
-        num_features: Columns.
-    """
-
-    kind: DenseKind | CsrKind
+    kind: DenseKind | CsrKind  # what they have in common
+    # per chunk the address of the first value of dense rows, or of indptr, indices and values, shape (num_chunks, 1 or
+    # 3), uint64
     places: Array
-    num_features: int
+    num_features: int  # columns
 
 
 def row_table(blocks: list[RowBlock]) -> RowTable:

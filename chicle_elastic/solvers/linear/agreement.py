@@ -11,8 +11,8 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 
-LANES = 64
-"""Partial sums, each over every so many-th value: enough for any vector unit to be busy."""
+SAME = 1e-13  # relative difference that is none: of an objective, or of a weight, as means of all tasks' steps have
+LANES = 64  # Partial sums, each over every so many-th value: enough for any vector unit to be busy
 
 
 def dot(a: Array, b: Array) -> float:
@@ -39,16 +39,21 @@ def dots(a: Array, b: Array) -> Array:
     return np.add.accumulate(partial, axis=1)[:, -1] if length else np.zeros(num_rows)
 
 
-def solve_positive(matrix: Array, right: Array) -> Array:
-    """The solution of a small system, by Gaussian elimination without pivots.
+def is_same(a: Array, b: Array) -> bool:
+    """Say whether all weights of b are those of a, but for rounding."""
+    return bool((np.abs(a - b) <= SAME * np.abs(b)).all())
 
-    Args:
-        matrix: Symmetric, positive definite, shape (m, m), float64.
-        right: Shape (m,), float64.
 
-    Returns:
-        Shape (m,), float64; not finite where the matrix is not as it should be.
+def ticks_of(row_ids: Array) -> Array:
+    """Return numbers from 0 to 1, spread evenly over the rows of a data set: a sample of them is the same on any task.
+
+    They are multiples of the golden ratio, modulo 1 (Knuth, The Art of Computer Programming 3, section 6.4).
     """
+    return np.asarray(row_ids * 0.6180339887498949 % 1.0)
+
+
+def solve_positive(matrix: Array, right: Array) -> Array:
+    """Solve a small positive definite system by Gaussian elimination without pivots; not finite where it is none."""
     rows = np.column_stack([matrix, right])
     size = len(right)
     with np.errstate(all="ignore"):

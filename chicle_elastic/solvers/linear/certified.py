@@ -16,25 +16,18 @@ from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
 LEAST_FALL, WORTH = 0.5, 0.1
 """What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
-HOW = "tol", "num_threads", "algorithm"
-"""Parameters of trainers that do not change what is minimised."""
-STUCK = "no step lowers the objective any further, for rounding"
-"""Why a job ends that would only repeat itself."""
+PATIENCE = 3  # times in a row that bring nothing before rounding, or a slow pace, is taken for all there is
+MOST_REPEATS = 1000  # of a loop that ends by itself but for rounding
+HOW = "tol", "num_threads", "algorithm"  # Parameters of trainers that do not change what is minimised
+STUCK = "no step lowers the objective any further, for rounding"  # Why a job ends that would only repeat itself
 
 
 class CertifiedTrainer(Trainer):
     """Fit a linear model in passes: what each one adds up, and what follows from it, is a matter of the state.
 
     The model is w of shape (outputs, num_features + 1), flattened; the last column belongs to the intercept column.
-    Where the state rests, a certificate follows, which bounds the duality gap.
-
-    Attributes:
-        name: In checkpoints.
-        state_type: Of the state.
-        steps: The module that leads it on.
-        sums, sums_by_output: Names of what solvers add up, and of what they add up for each output.
-        tol: Relative duality gap at which the job ends; 0 never does.
-        has_one_softmax: Whether scores are those of one distribution over all classes.
+    Where the state rests, a certificate follows, which bounds the duality gap. `steps` is the module that leads the
+    state on, `sums` and `sums_by_output` name what solvers add up.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -48,45 +41,28 @@ class CertifiedTrainer(Trainer):
     uses_blas_threads: ClassVar[bool] = False
 
     def num_outputs(self, schema: DataSchema) -> int:
-        """One output for two classes, else one per class.
-
-        Raises:
-            UsageError: The targets are not class codes.
-        """
+        """One output for two classes, else one per class; a UsageError where targets are not class codes."""
         return num_outputs(schema)
 
     @property
-    @abstractmethod
     def problem(self) -> Any:
-        """What is minimised, as the steps are told."""
+        """What is minimised, as the steps are told, where no state has to tell more of it."""
+        raise NotImplementedError
+
+    def problem_of(self, state: Any) -> Any:
+        """Return what is minimised."""
+        return self.problem
 
     @abstractmethod
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> Any:
         """Return the state before the first pass."""
 
-    def _reopen(self, state: Any, model: Array) -> None:
-        """Let a state go on that rests: a certificate was not good enough."""
-        self.steps.reopen(state, self.problem, model)
-
-    def _step(self, state: Any, model: Array, summed: Summed) -> Array:
-        """Return the new model; the state is changed in place."""
-        following: Array = self.steps.advance(state, self.problem, model, summed.delta, summed.weight)
-        return following
-
     def _rests(self, progress: Array) -> bool:
         """Say whether the steps have come to rest, and a certificate may follow."""
         return bool(self.state_type.look(progress).is_at_rest)
 
-    def _sums_size(self, state: Any) -> int:
-        """Return the length of the sums of the next pass."""
-        return int(state.sums_size)
-
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros, shape (outputs * (num_features + 1),), float64.
-
-        Raises:
-            UsageError: The targets are of the wrong kind.
-        """
+        """Zeros, shape (outputs * (num_features + 1),), float64; a UsageError where targets are of the wrong kind."""
         return np.zeros(self.num_outputs(schema) * (schema.num_features + 1))
 
     def identity(self) -> Mapping[str, Any]:
@@ -104,20 +80,21 @@ class CertifiedTrainer(Trainer):
             state = self._first_state(schema, model, num_tasks)
         elif self._rests(progress):
             state = self.state_type.take(progress)
-            self._reopen(state, model)
+            self.steps.reopen(state, self.problem_of(state), model)
         else:
             return progress
         return np.asarray(state.encode())
 
     def update_size(self, model: Array, progress: Array) -> int:
         """Return the length of the sums of the next pass."""
-        return self._sums_size(self.state_type.look(progress))
+        state = self.state_type.look(progress)
+        return int(state.sums_size(self.problem_of(state)))
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """Take the step that follows from the sums of a pass."""
         state = self.state_type.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            following = self._step(state, model, summed)
+            following = self.steps.advance(state, self.problem_of(state), model, summed.delta, summed.weight)
         return following, state.encode()
 
     @abstractmethod
@@ -201,11 +178,7 @@ def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
 
 
 def one_output(schema: DataSchema) -> int:
-    """Return the 1 output of a regression.
-
-    Raises:
-        UsageError: The targets are class codes.
-    """
+    """Return the 1 output of a regression; a UsageError where targets are class codes."""
     if schema.target_dtype == "int32":
         raise UsageError(
             "a regression needs real targets, but those of the data are class codes (int32); pass y as floats, or "

@@ -12,6 +12,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
 from chicle_elastic.solvers.kernels.descent import positives
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, Notes, build_tables
@@ -25,8 +26,6 @@ Measured with two threads on two cores (Zen 5), hinge loss: with 2^18 dense fits
 times as long as on one thread. With 2^22 fits of 4 million values lose the third that a second thread saves there.
 """
 
-PART_VALUES = 1 << 22
-"""Feature values of a part: what a pass makes of the rows of a part it makes again for the next, in the same memory."""
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
@@ -35,10 +34,7 @@ _Result = TypeVar("_Result")
 class LocalPart:
     """Keep what passes read of the rows of some chunks: a matrix, bounds, targets and duals.
 
-    Args:
-        tables: Over these chunks.
-        intercept: Value of the intercept column; 0 for none.
-        num_parts: Parts that the local chunks are cut into, which share what memory copies may take.
+    The local chunks are cut into `num_parts`, which share the memory that copies may take.
     """
 
     tables: LocalTables
@@ -94,16 +90,10 @@ class LocalPart:
             block.state[:, k, 0] = part
 
     def certify(self, loss: Loss, w: Array, *, has_losses: bool, is_known: bool) -> tuple[Array, Array]:
-        """Find what a certificate needs.
+        """Find w of the duals, shape as `w`, and the sums of losses at `w` and of dual values, shape (num_outputs, 2).
 
-        Args:
-            loss: The loss.
-            w: Where losses are evaluated, shape (num_outputs, D).
-            has_losses: Without, the sums of losses are 0, and a row whose dual is 0 is not read.
-            is_known: What belongs to the duals is, and is not found again; 0 stands in its place.
-
-        Returns:
-            w of the duals, shape as `w`, and the sums of losses and of dual values per output, shape (num_outputs, 2).
+        Without `has_losses` those are 0, and a row whose dual is 0 is not read. Where what belongs to the duals
+        `is_known` it is not found again, and is 0.
         """
         rebuilt, sums = np.zeros_like(w), np.zeros((len(w), 2))
         with np.errstate(over="ignore", invalid="ignore"):  # of features near the largest number
@@ -131,10 +121,8 @@ class LocalPart:
         return self.rows.times(w)
 
     def weighted_sum(self) -> Array:
-        """Return sum_i C_i x_i, shape (D,), of rows that are all finite.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Return sum_i C_i x_i, shape (D,), of rows that are all finite; a DataError names one that has a NaN or an
+        infinity.
         """
         total = self.rows.weighted_sum(self.upper)
         # Values near the largest number may add up to infinity; rows of weight 0 may not have been read.
@@ -143,35 +131,25 @@ class LocalPart:
         return total
 
     def require_finite(self) -> None:
-        """Look at all values.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
+        """Look at all values; a DataError names one that has a NaN or an infinity."""
         with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
             self.tables.require_finite(self.rows.times(np.zeros(self.rows.num_columns)))
 
 
 class LocalData(LocalPart):
-    """Keep what is made of all chunks of one solver. It is made inside an iteration, when they may be read, and kept
-    until some come or go.
+    """Keep what is made of all chunks of one solver, inside an iteration, when they may be read, until some come or go.
 
-    Args:
-        chunks: Of the solver, by number; the solver changes it.
-        bounds: Where the C_i come from.
-        intercept: Value of the intercept column; 0 for none.
-        loss: That of duals in the chunks, where there are some.
-        num_threads: Most threads to use.
+    `chunks` are changed by the solver, `loss` is that of duals in them, where there are some.
     """
 
     def __init__(
         self,
-        chunks: Mapping[ChunkId, LocalChunk],
+        chunks: Mapping[ChunkId, LocalChunk],  # of the solver, by number; the solver changes it
         *,
-        bounds: Bounds,
-        intercept: float,
-        loss: Loss = Loss.HINGE,
-        num_threads: int = 1,
+        bounds: Bounds,  # where the C_i come from
+        intercept: float,  # Value of the intercept column; 0 for none
+        loss: Loss = Loss.HINGE,  # That of duals in the chunks, where there are some
+        num_threads: int = 1,  # Most threads to use
     ) -> None:
         self.loss = loss
         self.bounds = bounds
@@ -193,11 +171,7 @@ class LocalData(LocalPart):
         self._are_rows_checked = False
 
     def raise_bounds(self, bounds: Bounds) -> None:
-        """All C_i have grown by the same factor, inside an iteration; tables, norms and rows stay.
-
-        Args:
-            bounds: The same but for C.
-        """
+        """All C_i have grown by the same factor, inside an iteration; tables, norms and rows stay."""
         self.bounds = bounds
         for chunk_id, note in self._notes.items():
             if note.upper is not None:
@@ -212,12 +186,9 @@ class LocalData(LocalPart):
         return build_tables(self.chunks, self._notes, self.bounds)
 
     def parts(self, most: int) -> Sequence[LocalPart]:
-        """Cut all local rows into parts, one at least for each useful thread, `most` at most; a chunk is in one part.
-
-        They stay as long as the chunks do.
-        """
+        """Cut all rows into parts of whole chunks, one at least per useful thread, `most` at most; they are kept."""
         tables = self.tables
-        most = min(max(self.useful_threads, -(-tables.num_values // PART_VALUES)), most)
+        most = min(max(self.useful_threads, -(-tables.num_values // MOST_BLOCK_VALUES)), most)
         cuts = tables.even_cuts(most) if most > 1 else []
         if len(cuts) <= 2:
             return [self]
@@ -249,23 +220,16 @@ class LocalData(LocalPart):
         return np.zeros(self.tables.num_outputs)
 
     def check_rows(self, num_visited: int) -> None:
-        """Look at the norms that passes have found so far, until all are known.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Look at the norms that passes have found so far, until all are known; a DataError names one that has a NaN or
+        an infinity.
         """
         if not self._are_rows_checked:
             self.tables.require_finite_norms()
             self._are_rows_checked = num_visited == self.tables.num_rows
 
     def check_all_rows(self, parts: Sequence[LocalPart] | None = None) -> None:
-        """Look at all rows, where no pass finds their norms.
-
-        Args:
-            parts: All rows, for a thread each; by default in one piece.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Look at all rows, where no pass finds their norms, by threads over `parts`; a DataError names one that has a
+        NaN or an infinity.
         """
         if not self._are_rows_checked:
             self.run_parts(LocalPart.require_finite, parts or [self])
@@ -279,10 +243,7 @@ class LocalData(LocalPart):
     def run_parts(
         self, run: Callable[[_Part], _Result], parts: Sequence[_Part], stop: StopFlag | None = None
     ) -> list[_Result]:
-        """`run` on each part: here when there is one, else on the persistent threads; results in order.
-
-        When it is interrupted no thread is left writing behind the caller's back.
-        """
+        """`run` on each part, here when there is one, else on the pool: none of its threads outlives an interrupt."""
         if len(parts) == 1:
             return [run(parts[0])]
         if self._pool is None:

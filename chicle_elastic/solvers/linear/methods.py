@@ -24,22 +24,16 @@ from chicle_elastic.chunks.views import DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.products import FEW_COLUMNS
 from chicle_elastic.solvers.linear.working_set.steps import FEW_VALUES, MOST_ROWS
 
-SMALL_VALUES = 1 << 18
-"""Feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted."""
-MOST_COLUMNS = 2048
-"""Columns, the intercept included, up to which the block has all of them."""
+SMALL_VALUES = 1 << 18  # feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted
+MOST_COLUMNS = 2048  # columns, the intercept included, up to which the block has all of them
 MOST_BLOCK_VALUES = 1 << 22
-"""Values of the blocks of all outputs at most: 32 MiB in a message."""
-WIDE_COLUMNS = 1024
-"""Columns of the block where it cannot have all."""
-CHEAP_PRODUCTS = 1 << 28
-"""Multiplications that the second derivatives of all rows may take in any case."""
-CHEAP_COLUMNS = 96
-"""Columns up to which they take little longer than reading the rows."""
-MANY_VALUES = 1 << 22
-"""Rows x columns above which a pass that is made again costs less than one that looks at several steps at once."""
+"""Values that are sent, copied or kept beside the rows at most, all outputs together: 32 MiB. With more rows x columns
+a pass that is made again costs less than one that looks at several steps at once."""
+WIDE_COLUMNS = 1024  # columns of the block where it cannot have all
+CHEAP_PRODUCTS = 1 << 28  # multiplications that the second derivatives of all rows may take in any case
 ROWS_PER_COLUMN, ROWS_PER_SPARSE_COLUMN = 10, 100
 """Rows per column of a block that is only a preconditioner: in general, and where it has some columns of sparse rows.
 There a product takes longer than the second derivatives of so many rows, and a better block saves every third one."""
@@ -57,7 +51,7 @@ class Method(Enum):
     WORKING_SET = "coordinate descent (CoCoA), and a working set on one task"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A method, and why it was chosen; both are shown to the user."""
 
@@ -79,44 +73,37 @@ def choose(
     Raises:
         UsageError: Newton's method is asked for where it has no second derivatives.
     """
-    D = schema.num_features + 1
-    limit = most_block_columns(num_outputs)
-    is_narrow = limit >= D
+    D, n, limit = schema.num_features + 1, schema.num_rows, most_block_columns(num_outputs)
+    is_hinge, is_narrow = loss is Loss.HINGE, limit >= D
     where = f"{D} columns and {num_outputs} output{'s' if num_outputs > 1 else ''}"
-    if algorithm == "cocoa":
-        return Choice(method=Method.COORDINATES, reason="algorithm='cocoa'")
-    if algorithm == "newton":
-        if loss is Loss.HINGE and not is_narrow:
-            raise UsageError(
-                f"algorithm='newton' takes up to {limit - 1} features with the hinge, and the data has "
-                f"{schema.num_features}; use algorithm='auto', or a smooth loss"
-            )
-        return Choice(method=Method.NEWTON, reason="algorithm='newton'")
-    if num_tasks > 1 and (loss is Loss.HINGE or loss.has_kinks) and schema.num_rows * D <= FEW_VALUES:
-        return Choice(method=Method.WORKING_SET, reason=f"{num_tasks} tasks, and rows that all fit into a message")
-    if loss is Loss.HINGE:
-        if num_tasks == 1:
-            return Choice(method=Method.COORDINATES, reason="the hinge on one task")
-        if is_narrow:
-            return Choice(
-                method=Method.NEWTON, reason=f"{num_tasks} tasks, and second derivatives of {where} fit into a message"
-            )
-        too_wide = f"{num_tasks} tasks, the hinge, and second derivatives of {where} do not fit into a message"
-        if schema.num_rows <= MOST_ROWS:
-            return Choice(method=Method.WORKING_SET, reason=too_wide)
-        return Choice(method=Method.COORDINATES, reason=f"{too_wide}, nor a number for each of {schema.num_rows} rows")
-    if num_tasks == 1 and loss.has_kinks and schema.num_rows * D <= SMALL_VALUES:
-        return Choice(method=Method.COORDINATES, reason="one task with little data")
-    if is_narrow:
-        return Choice(
-            method=Method.NEWTON, reason=f"a smooth loss, and second derivatives of {where} fit into a message"
+    if algorithm == "newton" and is_hinge and not is_narrow:
+        raise UsageError(
+            f"algorithm='newton' takes up to {limit - 1} features with the hinge, and the data has "
+            f"{schema.num_features}; use algorithm='auto', or a smooth loss"
         )
+    if algorithm != "auto":
+        return Choice(Method.NEWTON if algorithm == "newton" else Method.COORDINATES, f"algorithm={algorithm!r}")
+    if num_tasks > 1 and (is_hinge or loss.has_kinks) and n * D <= FEW_VALUES:
+        return Choice(Method.WORKING_SET, f"{num_tasks} tasks, and rows that all fit into a message")
+    if is_hinge:
+        if num_tasks == 1:
+            return Choice(Method.COORDINATES, "the hinge on one task")
+        if is_narrow:
+            return Choice(Method.NEWTON, f"{num_tasks} tasks, and second derivatives of {where} fit into a message")
+        too_wide = f"{num_tasks} tasks, the hinge, and second derivatives of {where} do not fit into a message"
+        if n <= MOST_ROWS:
+            return Choice(Method.WORKING_SET, too_wide)
+        return Choice(Method.COORDINATES, f"{too_wide}, nor a number for each of {n} rows")
+    if num_tasks == 1 and loss.has_kinks and n * D <= SMALL_VALUES:
+        return Choice(Method.COORDINATES, "one task with little data")
+    if is_narrow:
+        return Choice(Method.NEWTON, f"a smooth loss, and second derivatives of {where} fit into a message")
     if has_free_intercept:
-        return Choice(method=Method.NEWTON, reason="a smooth loss with an intercept that is not penalised")
+        return Choice(Method.NEWTON, "a smooth loss with an intercept that is not penalised")
     if num_tasks > 1:
-        method = Method.WORKING_SET if loss.has_kinks and schema.num_rows <= MOST_ROWS else Method.NEWTON
-        return Choice(method=method, reason=f"a smooth loss on {num_tasks} tasks")
-    return Choice(method=Method.COORDINATES, reason=f"one task and {where}, too many for second derivatives")
+        method = Method.WORKING_SET if loss.has_kinks and n <= MOST_ROWS else Method.NEWTON
+        return Choice(method, f"a smooth loss on {num_tasks} tasks")
+    return Choice(Method.COORDINATES, f"one task and {where}, too many for second derivatives")
 
 
 def most_block_columns(num_outputs: int) -> int:
@@ -131,14 +118,13 @@ def is_narrow(schema: DataSchema, num_outputs: int = 1) -> bool:
 
 def newton_state(loss: Loss | None, schema: DataSchema, *, num_outputs: int, num_tasks: int) -> NewtonState:
     """How Newton's method goes about such data, from so many tasks on; a loss of real targets is None."""
-    D = schema.num_features + 1
-    limit = most_block_columns(num_outputs)
+    D, limit = schema.num_features + 1, most_block_columns(num_outputs)
     is_narrow = limit >= D
     columns = D if is_narrow else min(limit, WIDE_COLUMNS)
     if not is_narrow and num_tasks == 1:  # a pass costs no message, so a large block of few rows does not pay
         columns = min(columns, max(1, schema.num_rows // ROWS_PER_COLUMN))
     products = schema.num_rows * columns * columns // 2
-    is_cheap = columns <= CHEAP_COLUMNS or products <= CHEAP_PRODUCTS
+    is_cheap = columns <= FEW_COLUMNS or products <= CHEAP_PRODUCTS
     row_step = 1
     # Corners need steps that are as good as they can be. With kinks a sum of all costs no more than the rows that have
     # changed sides.
@@ -152,6 +138,6 @@ def newton_state(loss: Loss | None, schema: DataSchema, *, num_outputs: int, num
         row_step=row_step,
         is_exact=is_exact,
         is_rough=is_exact and loss not in (None, Loss.HINGE),
-        has_many_rows=schema.num_rows * D > MANY_VALUES,
+        has_many_rows=schema.num_rows * D > MOST_BLOCK_VALUES,
         outputs=[],
     )

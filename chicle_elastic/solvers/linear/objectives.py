@@ -23,10 +23,10 @@ from scipy.special import xlog1py
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 
-TINY = float(np.finfo(np.float64).tiny)
-"""In place of an objective of 0."""
-ROWS_IN_CACHE = 1 << 13
-"""So many rows at a time, what is found on the way to losses and slopes stays in the cache."""
+TINY = float(np.finfo(np.float64).tiny)  # in place of an objective of 0
+EPSILON = float(np.finfo(np.float64).eps)
+SLIGHT = 1e-9  # share that is next to nothing: of a sum or a diagonal for rounding, of the inverse of a smallest step
+ROWS_IN_CACHE = 1 << 13  # So many rows at a time, what is found on the way to losses and slopes stays in the cache
 ROUNDING = 1e-20
 """Share of the squares of the targets below which what is left of them is rounding: a gap is not held against less. Of
 500 odd tables, those whose optimum is below it have residuals of 1e-13 to 1e-11 of the targets."""
@@ -57,11 +57,7 @@ class Loss(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> "Loss":
-        """The loss called `name`.
-
-        Raises:
-            UsageError: There is no such loss.
-        """
+        """Return the loss called `name`; a UsageError where there is none."""
         try:
             return cls[name.upper()]
         except KeyError:

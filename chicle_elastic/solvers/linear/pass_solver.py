@@ -10,23 +10,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.rows import as_floats
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Solver, Update
-from chicle_elastic.solvers.local_chunk import LocalChunk
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
-INTERRUPTED, ROWS, ALONE, HEAD = 0, 1, 2, 3
-"""Places in the sums of a pass, and how many there are."""
+INTERRUPTED, ROWS, ALONE, HEAD = range(4)  # Places in the sums of a pass, and how many there are
 
 
 class PassSolver(Solver):
-    """Makes one pass over the local rows an iteration; the state says what it adds up.
+    """Makes one pass over the local rows an iteration; the state says what it adds up."""
 
-    Attributes:
-        state_type: Of the state.
-    """
-
-    state_type: ClassVar[type[Any]]
+    state_type: ClassVar[type[Any]]  # of the state
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
@@ -37,29 +34,23 @@ class PassSolver(Solver):
     def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks, and what passes have found out about them."""
 
-    def sums_size(self, state: Any) -> int:
-        """Length of the sums of the next pass; by default the state says so."""
-        return int(state.sums_size)
+    def __init__(self, ctx: Context, trainer: Any) -> None:
+        super().__init__(ctx)
+        self.trainer = trainer
 
     @abstractmethod
     def run_pass(self, state: Any, model: Array, sums: Array, budget: Budget) -> None:
         """Add up what the state asks for, over the local rows; `sums` is OUT, and zero but for its head."""
 
-    def run_without_rows(self, state: Any, model: Array, sums: Array, budget: Budget) -> bool:
-        """Do the work of an iteration that reads no rows; returns whether this is one. By default none is."""
-        return False
+    def evaluate_rows(self, model: Array, progress: Array) -> Update:
+        """Find what a certificate needs of the local rows; there are some."""
+        raise NotImplementedError
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """Make one pass over the local rows.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
+        """Make one pass over the local rows; a DataError names one that has a NaN or an infinity."""
         state = self.state_type.look(budget.progress)
-        sums = np.zeros(self.sums_size(state))
+        sums = np.zeros(state.sums_size(self.trainer.problem_of(state)))
         sums[ALONE] = budget.num_ranks == 1
-        if self.run_without_rows(state, model, sums, budget):
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=0.0)
         if budget.is_spent():
@@ -70,6 +61,12 @@ class PassSolver(Solver):
         sums[ROWS] = samples = 0 if is_partial else count_all(self.chunks)
         return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
 
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """Find what a certificate needs."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        return self.evaluate_rows(model, progress)
+
 
 def count_all(chunks: Mapping[ChunkId, LocalChunk]) -> int:
     """Write down that every row of these chunks was processed; returns how many there are."""
@@ -78,3 +75,17 @@ def count_all(chunks: Mapping[ChunkId, LocalChunk]) -> int:
         chunk.count(chunk.num_rows)
         num_rows += chunk.num_rows
     return num_rows
+
+
+def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
+    """Raise a DataError with chunk and row if a row whose value is not finite has a feature that is not."""
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if isinstance(block.rows, CsrRows):
+            values = block.rows.values[block.rows.indptr[row] : block.rows.indptr[row + 1]]
+        else:
+            values = as_floats(block.rows[row])
+        if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
+            raise DataError(
+                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
+                "infinite; leave the sample out or fill the value in"
+            )

@@ -1,18 +1,14 @@
 """Several fits over the same rows, one after the other in one job: the candidates and folds of a search.
 
 Each is a *stage*: a `LinearTrainer` or `MultinomialTrainer` with parameters and rows of its own (`class_weights` of
-target codes leave rows out). Chunks stay where they are from stage to stage, so data is loaded once, and joins and
-losses are those of any job.
-
-    solve, ..., certificate     a stage as by itself: its trainer decides when to certify, and when to stop
-    certified(...)              the stage is over: its model and gap go into the progress, the next one begins
+target codes leave rows out). Its trainer decides when to certify, and when to stop. Then its model and gap go into the
+progress (`certified`), and the next one begins; chunks stay where they are.
 
 A stage that differs from the last one in a larger C alone goes on from its duals, which are feasible, and their w, and
 solvers keep their tables, rows and second derivatives (DeCoste and Wagstaff 2000, "Alpha seeding for support vector
-machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w
-is 0 and so are the duals, which solvers write in its first iteration, and again if that has to be repeated. So does a
-stage after one of the hinge that ended with another w than that of its duals, for coordinate descent could not go on
-from there.
+machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w is
+0 and so are the duals, which solvers write in its first iteration. So does a stage after one of the hinge that ended
+with another w than that of its duals, for coordinate descent could not go on from there.
 """
 
 import math
@@ -39,52 +35,35 @@ from chicle_elastic.solvers.base import (
 )
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.objectives import SLIGHT
 from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 Stage: TypeAlias = LinearTrainer | MultinomialTrainer
-SAME = 1e-6
-"""Difference between w and w(alpha) that is none, as a share of the largest value."""
-STAGE = "stage"
-"""Name of the figure that says which stage an iteration is of."""
+STAGE = "stage"  # name of the figure that says which stage an iteration is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """A stage that is over.
+    """A stage that is over."""
 
-    Attributes:
-        iterations: How many it took.
-        gap: Relative duality gap, certified.
-        model: ndarray of shape (num_parameters,).
-    """
-
-    iterations: int
-    gap: float
-    model: Array
+    iterations: int  # how many it took
+    gap: float  # relative duality gap, certified
+    model: Array  # ndarray of shape (num_parameters,)
 
 
 @dataclass(slots=True, kw_only=True)
 class PathState(ProgressState):
-    """Progress of a path.
+    """Progress of a path."""
 
-    Attributes:
-        stage: Number of the present stage, from 0.
-        began: Iterations before this stage.
-        is_first: No iteration of this stage has been merged yet.
-        is_fresh: It begins afresh.
-        results: Of each stage that is over: iterations, certified relative gap and model; shape (stage, 2 +
-            num_parameters).
-        inner: The progress of the stage's trainer.
-    """
-
-    stage: int = 0
-    began: int = 0
-    is_first: bool = True
-    is_fresh: bool = False
+    stage: int = 0  # number of the present stage, from 0
+    began: int = 0  # Iterations before this stage
+    is_first: bool = True  # no iteration of this stage has been merged yet
+    is_fresh: bool = False  # It begins afresh
+    # of each stage that is over: iterations, certified relative gap and model; shape (stage, 2 + num_parameters)
     results: Array = field(default_factory=nothing, metadata={ROWS: "stage"})
-    inner: Array = field(default_factory=nothing)
+    inner: Array = field(default_factory=nothing)  # the progress of the stage's trainer
 
     @classmethod
     def of(cls, progress: Array) -> "PathState":
@@ -93,23 +72,14 @@ class PathState(ProgressState):
 
 
 def results_of(progress: Array) -> list[StageResult]:
-    """What a path has found before the present stage.
-
-    Args:
-        progress: Of the path, as its last certificate has it.
-    """
+    """What a path has found before the present stage, from its progress as its last certificate has it."""
     rows = PathState.of(progress).results
     return [StageResult(iterations=round(row[0]), gap=float(row[1]), model=row[2:].copy()) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathTrainer(Trainer):
-    """See the module.
-
-    Attributes:
-        stages: At least one; all have the same number of outputs.
-        max_iterations: Iterations of each stage at most.
-    """
+    """See the module; all stages have the same number of outputs, and each its most iterations."""
 
     stages: tuple[Stage, ...]
     max_iterations: tuple[int, ...]
@@ -224,8 +194,7 @@ class PathTrainer(Trainer):
     def _foreseen(self, stage: int, model: Array, before: Array) -> Array:
         """Go on as from the stage before, and no farther: weights are about linear in log C.
 
-        The objective is 3 to 20 times closer to the best one there than at `model`, with C that is 3 and 10 times as
-        large, on rows like embeddings.
+        On rows like embeddings the objective is 3 to 20 times closer to the best one there than at `model`.
         """
         past, this, following = (math.log(self.stages[number].C) for number in range(stage - 1, stage + 2))
         return model + min((following - this) / (this - past), 1.0) * (model - before) if this > past else model
@@ -241,7 +210,7 @@ class PathTrainer(Trainer):
         return {STAGE: float(stage), **trainer.figures(model, report)}
 
     def _stage_report(self, model: Array, report: Report) -> tuple[Stage, Report, int]:
-        """The trainer of the present stage, the report as it is to that, and the number of the stage."""
+        """Return the trainer of the present stage, its report, and the number of the stage."""
         state = PathState.of(report.progress)
         is_own = report.last_certificate > state.began
         relative = replace(
@@ -256,26 +225,20 @@ class PathTrainer(Trainer):
 
 
 def _start(trainer: Stage, model: Array, rebuilt: Array, progress: Array) -> Array | None:
-    """Where the next stage may go on after one that ended with `model` and w(alpha) `rebuilt`; None for nowhere.
+    """Find where the next stage goes on after one that ended with `model` and w(alpha) `rebuilt`; None for nowhere.
 
-    A softmax has no duals in the chunks, so it goes on from its model. Newton's method goes on from any w. Coordinate
-    descent needs that of the duals; where second derivatives do not fit into a message, tasks that come or go may make
-    it the method of the next stage.
+    A softmax and Newton's method go on from any w. Coordinate descent needs that of the duals; where second derivatives
+    do not fit into a message, it may be the method of the next stage.
     """
     if isinstance(trainer, MultinomialTrainer):
         return model
     if NewtonState.is_of(progress):
         return model if NewtonState.look(progress).has_all_columns and trainer.loss != "hinge" else rebuilt
-    return rebuilt if float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max()) else None
+    return rebuilt if float(np.abs(rebuilt - model).max()) <= SLIGHT * float(np.abs(model).max()) else None
 
 
 class PathSolver(Solver):
-    """The solver of the present stage, with the chunks of the task.
-
-    Args:
-        ctx: Of the task.
-        trainer: With the stages.
-    """
+    """The solver of the present stage, with the chunks of the task."""
 
     def __init__(self, ctx: Context, trainer: PathTrainer) -> None:
         super().__init__(ctx)

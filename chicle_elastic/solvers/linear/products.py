@@ -14,17 +14,21 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 
-VALUES_PER_PRODUCT = 1 << 17
-"""Values of a block, as float64, that stay in the cache until they are multiplied."""
-LEAST_ROWS, MOST_ROWS = 1 << 8, 1 << 13
+CACHED_VALUES = 1 << 17  # values of a block, as float64, that stay in the cache until they are multiplied
+MOST_EXACT = 256  # unknowns up to which equations are solved exactly whatever they are good for
+LEAST_ROWS = 1 << 8
 """Rows of a block: a product of fewer takes longer per row, and one of more leaves the cache."""
-SHARE_COPIED = 0.75
-"""Share of the rows of a block with a weight up to which only these are copied."""
-FEW_COLUMNS = 1 << 7
-"""Columns up to which NumPy's BLAS is faster than scipy's, which adds to a sum without another array."""
+SHARE_COPIED = 0.75  # share of the rows of a block with a weight up to which only these are copied
+FEW_COLUMNS = 96
+"""Columns up to which their products take little longer than reading the rows, and NumPy's BLAS is faster than scipy's,
+which adds to a sum without another array."""
 MOST_LISTED = 1 << 9
 """Columns up to which the places of the triangle are kept as a list; beyond, a list takes longer to read than rows."""
+
+
+ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 
 
 @lru_cache(maxsize=8)
@@ -52,15 +56,10 @@ def pack(matrix: Array, out: Array) -> None:
 
 
 def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
-    """Find L with L L^T = matrix.
+    """Find L with L L^T = matrix (C-contiguous, whose lower triangle is read), shape (n, n).
 
-    Args:
-        matrix: Shape (n, n), float64, C-contiguous; its lower triangle is read. Changed where a jitter is needed.
-        jitters: Added to the diagonal, one after the other, while no factor is found without.
-
-    Returns:
-        L, shape (n, n), whose upper triangle means nothing; None if the matrix is not positive definite but for the
-        jitters, or has a NaN (LAPACK finds a fault then, OpenBLAS a factor of NaN).
+    The jitters are added to the diagonal, one after the other, while no factor is found without. None if there is none,
+    or a NaN (LAPACK finds a fault then, OpenBLAS a factor of NaN).
     """
     for added in (0.0, *jitters):
         matrix.reshape(-1)[:: len(matrix) + 1] += added
@@ -76,10 +75,9 @@ def cholesky_solve(factor: Array, right: Array) -> Array:
 
 
 def unpack(packed: Array, size: int) -> Array:
-    """A matrix of shape (size, size) whose lower triangle is `packed`, and zero above its diagonal.
+    """Return the matrix of shape (size, size) whose lower triangle is `packed`.
 
-    Zero, although no factor reads it: callers scale the whole matrix, and a signalling NaN in memory that was not
-    cleared would make that a floating-point fault.
+    It is 0 above: callers scale all of it, and a signalling NaN in memory that was not cleared would be a fault.
     """
     if size <= MOST_LISTED:
         matrix = np.zeros(size * size)
@@ -122,10 +120,10 @@ def packed_diagonal(packed: Array, size: int) -> Array:
 
 
 def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
-    """Whether products of the entries of sparse rows take less time than those of rows made dense.
+    """Say whether products of the entries of sparse rows take less time than those of rows made dense.
 
-    An entry's product takes 0.5 ns, (mean_entries^2 / 2 of them in a row); BLAS needs about 1/30 ns for each of size^2,
-    and 3 ns a value to make rows dense and scale them.
+    An entry's product takes 0.5 ns (mean_entries^2 / 2 of them in a row); BLAS 1/30 ns for each of size^2, and 3 ns a
+    value to make rows dense.
     """
     return mean_entries * mean_entries <= size * (size / 8 + 12)
 
@@ -139,29 +137,19 @@ def is_rough_copy_cheaper(mean_entries: float, size: int) -> bool:
 
 
 def add_dense_products(
-    parts: Iterable[Array],
-    weights: Array,
-    columns: Array,
-    intercept: float | None,
-    out: Array,  # OUT
+    parts: Iterable[Array],  # Dense rows in order, each of shape (n, num_features), any dtype
+    weights: Array,  # of all rows, >= 0, shape (num_rows,), float64
+    columns: Array,  # which features, ascending, int64; empty for all
+    intercept: float | None,  # Value of one more column at the end; None for no such column
+    out: Array,  # OUT: Packed; added to
     *,
-    is_rough: bool = False,
-    shift: Array | None = None,
+    is_rough: bool = False,  # whether float32 will do, in half the time: for a preconditioner
+    shift: Array | None = None,  # Subtracted from each row first, one value for each of `columns`, float64
+    # `kernels.products.scale_rows`, which scales all columns in a third of the time; None for NumPy. The parts are
+    # C-contiguous then
     scale_rows: Callable[..., None] | None = None,
 ) -> None:
-    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied.
-
-    Args:
-        parts: Dense rows in order, each of shape (n, num_features), any dtype.
-        weights: Of all rows, >= 0, shape (num_rows,), float64.
-        columns: Which features, ascending, int64; empty for all.
-        intercept: Value of one more column at the end; None for no such column.
-        out: Packed; added to.
-        is_rough: Whether float32 will do, in half the time: for a preconditioner.
-        shift: Subtracted from each row first, one value for each of `columns`, float64.
-        scale_rows: `kernels.products.scale_rows`, which scales all columns in a third of the time; None for NumPy.
-            The parts are C-contiguous then.
-    """
+    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied."""
     dtype = np.float32 if is_rough else np.float64
     scales = np.sqrt(weights).astype(dtype, copy=False)
     # A last column of zeros adds a last row of zeros, and the triangle without it comes first in `out`.
@@ -175,7 +163,7 @@ def add_dense_products(
             width = len(columns) or part.shape[1]
             size = width + has_column
             total = np.zeros((size, size), dtype, order="F")
-            buffer = _scratch.matrix(min(max(VALUES_PER_PRODUCT // max(size, 1), LEAST_ROWS), MOST_ROWS), size, dtype)
+            buffer = _scratch.matrix(min(max(CACHED_VALUES // max(size, 1), LEAST_ROWS), ROWS_IN_CACHE), size, dtype)
         for begin in range(0, len(part), len(buffer)):
             rows = part[begin : begin + len(buffer)]
             scale = scales[position : position + len(rows)]

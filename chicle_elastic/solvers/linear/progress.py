@@ -7,11 +7,8 @@
     arrays                           of the state, and then of each part
 
 A vector goes along with the sums of every pass, so an array that the next pass does not need is left out (`kept`). A
-checkpoint keeps the vector. A class with other fields, or fields in another order, has another kind, so that nothing
-is ever
-read from the wrong place.
-
-A task that has made a vector keeps the state behind it, so that it decodes only what comes from elsewhere.
+checkpoint keeps it: a class with other fields has another kind, so that nothing is read from the wrong place. A task
+that has made a vector keeps the state behind it, so that it decodes only what comes from elsewhere.
 """
 
 import typing
@@ -27,11 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.products import CACHED_VALUES
 
-Numbers = npt.NDArray[np.int64]
-"""The type of an array field of integers below 2^53."""
-ROWS = "rows"
-"""Metadata of an array field of two dimensions: the name of the scalar that says how many rows it has."""
+Numbers = npt.NDArray[np.int64]  # the type of an array field of integers below 2^53
+ROWS = "rows"  # Metadata of an array field of two dimensions: the name of the scalar that says how many rows it has
 NOTHING = np.zeros(0)
 NO_NUMBERS = np.zeros(0, dtype=np.int64)
 
@@ -48,29 +44,18 @@ def no_numbers() -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Layout of one class as values.
+    """Layout of one class as values."""
 
-    Attributes:
-        scalars: Names of its scalars.
-        values: Finds them in a state.
-        read: Names of those that are no float, and what makes one of a float.
-        arrays: Names of its arrays.
-        numbers: Those of integers.
-        rows: Of those of two dimensions, the scalar that says how many rows there are.
-        empty: Its arrays without a value, by name.
-        parts: Name and class of its list of parts; ("", None) for none.
-        kind: A number that no class with other fields has, but by chance.
-    """
-
-    scalars: tuple[str, ...]
-    values: Callable[[Any], tuple[float, ...]]
+    scalars: tuple[str, ...]  # names of its scalars
+    values: Callable[[Any], tuple[float, ...]]  # finds them in a state
+    # names of those that are no float, and what makes one of a float
     read: tuple[tuple[str, Callable[[float], Any]], ...]
-    arrays: tuple[str, ...]
-    numbers: frozenset[str]
-    rows: dict[str, str]
-    empty: dict[str, Array]
-    parts: tuple[str, Any]
-    kind: float
+    arrays: tuple[str, ...]  # names of its arrays
+    numbers: frozenset[str]  # those of integers
+    rows: dict[str, str]  # of those of two dimensions, the scalar that says how many rows there are
+    empty: dict[str, Array]  # its arrays without a value, by name
+    parts: tuple[str, Any]  # name and class of its list of parts; ("", None) for none
+    kind: float  # a number that no class with other fields has, but by chance
 
     @property
     def width(self) -> int:
@@ -79,7 +64,7 @@ class _Plan:
 
 
 def _plan(cls: Any) -> _Plan:
-    return _cached_plan(cls)
+    return _cached_plan(cls)  # for mypy a class of states is not hashable
 
 
 @cache
@@ -114,11 +99,8 @@ def _reader(kind: Any) -> Callable[[float], Any]:
     return read
 
 
-_last: dict[Any, tuple[Any, Any]] = {}
-"""By class, the vector that was made or looked at last and its state."""
+_last: dict[Any, tuple[Any, Any]] = {}  # by class, the vector that was made or looked at last and its state
 NONE = None, None
-MOST_KEPT_VALUES = 1 << 16
-"""Values of a vector that is kept with its state until another one of its class comes: half a MiB."""
 
 
 class ProgressState:
@@ -189,7 +171,7 @@ class ProgressState:
 
 def _keep(vector: Array, state: ProgressState) -> None:
     """Keep the state of a short vector; decoding a long one takes no time beside a pass, and nobody gives it back."""
-    _last[type(state)] = (vector, state) if vector.size <= MOST_KEPT_VALUES else NONE
+    _last[type(state)] = (vector, state) if vector.size <= CACHED_VALUES else NONE
 
 
 def _add(

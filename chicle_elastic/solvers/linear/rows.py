@@ -12,8 +12,11 @@ import scipy.sparse
 
 from chicle_elastic.chunks.rows import as_floats, matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.linear.methods import SMALL_VALUES
+from chicle_elastic.solvers.linear.methods import CHEAP_PRODUCTS, MOST_BLOCK_VALUES, SMALL_VALUES
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
+from chicle_elastic.solvers.linear.products import ALL as ALL
 from chicle_elastic.solvers.linear.products import (
+    CACHED_VALUES,
     add_dense_products,
     column_places,
     is_rough_copy_cheaper,
@@ -21,71 +24,39 @@ from chicle_elastic.solvers.linear.products import (
 )
 from chicle_elastic.solvers.linear.tables import LocalTables
 
-ROWS_MADE_DENSE = 1 << 12
-"""Sparse rows that are made dense at a time."""
-CHEAP_PRODUCTS = 1 << 28
-"""Multiplications of dense rows that a small matrix may need before it is worth a kernel's compilation."""
-MAX_COPIED_VALUES = 1 << 22
-"""Values of a subset of the rows up to which it is copied, in float64: 32 MiB."""
-MOST_CACHED_COLUMNS = 1 << 17
-"""Columns up to which both vectors of a product with second derivatives stay in the cache: with more of them rows are
-better read twice, for one vector at a time."""
-
-ALL: Array = np.zeros(0, dtype=np.int64)
-"""All columns."""
-
 
 class NewtonRows(Protocol):
-    """A matrix of shape (num_rows, D).
+    """A matrix of shape (num_rows, D)."""
 
-    Attributes:
-        num_rows: Rows.
-        num_columns: D.
-        is_sparse: Whether they are kept as CSR.
-    """
-
-    num_rows: int
-    num_columns: int
-    is_sparse: bool
+    num_rows: int  # rows
+    num_columns: int  # D
+    is_sparse: bool  # whether they are kept as CSR
 
     def times(self, vector: Array) -> Array:
         """<x_i, vector> of every row, shape (num_rows,), float64."""
-        ...
 
     def weighted_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i, shape (D,), float64."""
-        ...
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
-        ...
 
     def squares_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i * x_i, shape (D,), float64."""
-        ...
 
     def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
         """Add the lower triangle of sum_i weights_i x_i x_i^T, packed by rows, to `out`; rows of weight 0 are not read.
 
-        Args:
-            weights: Shape (num_rows,), >= 0.
-            columns: Which columns, ascending, int64; empty for all.
-            out: Shape (h (h + 1) / 2,) for h columns.
-            is_rough: Whether float32 will do, in half the time, for a preconditioner.
+        `columns` are ascending, empty for all. A rough sum may be in float32, in half the time, for a preconditioner.
         """
-        ...
 
     def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
-        """A copy of the rows of these numbers, ascending, shape (len(which), D), float64.
-
-        With `columns` (ascending, int64) it has only these, shape (len(which), len(columns)); empty means all. A rough
-        copy is in float32, where values may be infinite.
+        """Copy rows and columns of these numbers, both ascending (no columns for all); rough in float32, maybe
+        infinite.
         """
-        ...
 
     def rough_copy(self, which: Array) -> "NewtonRows | None":
         """Copy the rows of these numbers, ascending, in float32, where rough products then take less time."""
-        ...
 
 
 def newton_rows(tables: LocalTables, intercept: float, num_parts: int = 1) -> NewtonRows:
@@ -95,12 +66,7 @@ def newton_rows(tables: LocalTables, intercept: float, num_parts: int = 1) -> Ne
 
 
 class MergedRows:
-    """A copy in one piece.
-
-    Args:
-        matrix: Dense or CSR, float64, the intercept column included.
-        has_intercept: Whether that is not a column of zeros.
-    """
+    """A copy in one piece, dense or CSR, float64, the intercept column included, which may be one of zeros."""
 
     def __init__(self, matrix: Any, *, has_intercept: bool = True) -> None:
         self._matrix = matrix
@@ -180,13 +146,7 @@ class MergedRows:
 
 
 class ChunkedRows:
-    """The rows where they are.
-
-    Args:
-        tables: Where that is.
-        intercept: Value of the intercept column; 0 for none.
-        num_parts: Such matrices at the same time, all of which together copy `MAX_COPIED_VALUES` at most.
-    """
+    """The rows where they are; all of `num_parts` such matrices together copy `MOST_BLOCK_VALUES` at most."""
 
     def __init__(self, tables: LocalTables, intercept: float, num_parts: int = 1) -> None:
         from chicle_elastic.solvers.kernels import products
@@ -196,6 +156,7 @@ class ChunkedRows:
         self._num_parts = num_parts
         self.is_sparse = isinstance(tables.keep_alive[0].rows, CsrRows)
         self._intercept = intercept
+        self._where = tables.rows, tables.samples.lengths, intercept
         self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
         self.num_rows = tables.num_rows
         self.num_columns = tables.rows.num_features + 1
@@ -204,30 +165,30 @@ class ChunkedRows:
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""
         result = np.empty(self._tables.num_rows)
-        self._products.row_products(self._tables.rows, self._tables.samples.lengths, self._intercept, vector, result)
+        self._products.row_products(*self._where, vector, result)
         return result
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         result = np.zeros(self.num_columns)
-        self._products.weighted_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
+        self._products.weighted_sum(*self._where, weights, result)
         return result
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
-        result, lengths = np.zeros(self.num_columns), self._tables.samples.lengths
-        times = np.empty(self.num_rows)
-        if self.num_columns > MOST_CACHED_COLUMNS and 2 * np.count_nonzero(weights) > self.num_rows:
-            self._products.row_products(self._tables.rows, lengths, self._intercept, vector, times)
-            self._products.weighted_sum(self._tables.rows, lengths, self._intercept, weights * times, result)
+        result, times = np.zeros(self.num_columns), np.empty(self.num_rows)
+        # With more columns than stay in the cache rows are better read twice, for one vector at a time.
+        if self.num_columns > CACHED_VALUES and 2 * np.count_nonzero(weights) > self.num_rows:
+            self._products.row_products(*self._where, vector, times)
+            self._products.weighted_sum(*self._where, weights * times, result)
             return result
-        self._products.curved_product(self._tables.rows, lengths, self._intercept, weights, vector, times, result)
+        self._products.curved_product(*self._where, weights, vector, times, result)
         return result
 
     def squares_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         result = np.zeros(self.num_columns)
-        self._products.squares_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
+        self._products.squares_sum(*self._where, weights, result)
         return result
 
     def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
@@ -257,13 +218,13 @@ class ChunkedRows:
             add_dense_products(parts, weights[weights != 0], ALL, intercept, out)
 
     def _is_copy_cheaper(self, num_rows: int) -> bool:
-        """Whether rough products of so many rows take less time with a dense copy, which memory has room for."""
+        """Say whether rough products of so many rows take less time with a dense copy, and memory has room for it."""
         mean_entries = self._tables.num_values / self.num_rows
         is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
-        return is_cheaper and self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
+        return is_cheaper and self._num_parts * num_rows * self.num_columns <= MOST_BLOCK_VALUES
 
     def _rough_copy(self) -> MergedRows:
-        """Of sparse rows."""
+        """Copy sparse rows."""
         if self._copy_in_float32 is None:
             copy = np.empty((self.num_rows, self.num_columns), np.float32)
             with np.errstate(over="ignore"):
@@ -357,13 +318,13 @@ def _mean_entries(matrix: Any) -> float:
 
 
 def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator[Array]:
-    """The rows that have a weight, some at a time, of CSR matrices that follow each other; `columns` of them."""
+    """Yield the rows that have a weight, some at a time, of CSR matrices in order; `columns` of them."""
     first = 0
     for matrix in matrices:
         which = np.flatnonzero(weights[first : first + matrix.shape[0]])
         first += matrix.shape[0]
-        for begin in range(0, len(which), ROWS_MADE_DENSE):
-            yield _dense(matrix[which[begin : begin + ROWS_MADE_DENSE]], columns)
+        for begin in range(0, len(which), ROWS_IN_CACHE // 2):
+            yield _dense(matrix[which[begin : begin + ROWS_IN_CACHE // 2]], columns)
 
 
 def _fill(rows: Any, dense: Array) -> None:

@@ -19,26 +19,16 @@ from chicle_elastic.solvers.linear.pass_solver import PassSolver, count_all
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
 from chicle_elastic.solvers.linear.working_set.solution import solve, tells_if_long
-from chicle_elastic.solvers.linear.working_set.state import (
-    Sums,
-    WorkingSetPhase,
-    WorkingSetState,
-    sums_size,
-)
+from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState, sums_size
 
 
 class LinearSolver(PassSolver):
-    """One per uni-task.
-
-    Args:
-        ctx: Of the task.
-        trainer: The `LinearTrainer`, which says what is minimised, and how.
-    """
+    """One per uni-task."""
 
     state_type = NewtonState
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx)
+        super().__init__(ctx, trainer)
         self._tol, self._problem = trainer.tol, trainer.problem
         self.local = LocalData(
             self.chunks,
@@ -59,16 +49,8 @@ class LinearSolver(PassSolver):
         self._coordinates.change()
         self._newton = self._working_set = self._rebuilt = None
 
-    def sums_size(self, state: NewtonState) -> int:
-        """See `newton.state`."""
-        return state.sums_size(self._problem)
-
     def raise_bounds(self, C: float) -> None:
-        """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives.
-
-        Args:
-            C: Factor of the sum of losses.
-        """
+        """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives."""
         ratio = C / self.local.bounds.C
         self.local.raise_bounds(replace(self.local.bounds, C=C))
         self._coordinates.raise_bounds(ratio)
@@ -77,10 +59,8 @@ class LinearSolver(PassSolver):
             self._newton.raise_bounds(ratio)
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """At least one pass over the local samples; each counts once, however many passes an iteration has.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Make at least one pass over the local rows, each of which counts once; a DataError names one that has a NaN
+        or an infinity.
         """
         self._rebuilt = None
         if NewtonState.is_of(budget.progress):
@@ -105,16 +85,7 @@ class LinearSolver(PassSolver):
         if state.phase is WorkingSetPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
                 with tells_if_long(state):
-                    solve(
-                        state,
-                        w,
-                        parts,
-                        loss=self.local.loss,
-                        intercept=self.local.intercept,
-                        tol=self._tol,
-                        ctx=self.ctx,
-                        budget=budget,
-                    )
+                    solve(state, w, parts, self.local, tol=self._tol, ctx=self.ctx, budget=budget)
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if budget.is_spent():
             sums[0] = 1.0
@@ -135,10 +106,10 @@ class LinearSolver(PassSolver):
         return self._evaluate(model, has_losses=False).delta
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """w of the local duals, and the sums of losses (at `model`) and of dual values of the local samples.
+        """Find w of the local duals, and the sums of losses (at `model`) and of dual values.
 
-        In a Newton run the duals are written here: those that belong to `model`. Duals of one Newton step on belong to
-        another model, which the trainer asks for next (`Trainer.settled`): the losses at this one do not matter then.
+        In a Newton run the duals are written here. Those of one Newton step on belong to another model, which the
+        trainer asks for next (`Trainer.settled`): the losses at this one do not matter then.
         """
         if WorkingSetState.is_of(progress) and self.chunks:
             self._working_set_passes().write_duals(WorkingSetState.look(progress))

@@ -1,8 +1,7 @@
-"""What CoCoA's kernels need of the local chunks: addresses, buckets, and what is remembered per sample.
+"""Tables of the local chunks for CoCoA's kernels: addresses, buckets, and what is remembered per sample.
 
-Built inside an iteration, because chunks are read for it, and thrown away when chunks are added or removed.
-Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 1 of whether it is left out.
-Per sample it is 8 for the norm, and 8 for the bound where samples or classes have weights.
+Built inside an iteration, because chunks are read for it. Memory per sample: 8 bytes of dual and 1 of whether it is
+left out per output, 8 for the norm, and 8 for the bound where samples or classes have weights.
 """
 
 from collections.abc import Mapping
@@ -14,23 +13,18 @@ from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.kernels import descent, memory, tables
-from chicle_elastic.solvers.linear.finite import require_finite
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
+from chicle_elastic.solvers.linear.pass_solver import require_finite
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the C_i come from, and what target codes mean.
+    """Where the C_i come from, and what target codes mean."""
 
-    Attributes:
-        C: Factor of the sum of losses.
-        class_weights: Factor of C per target code; None for 1.
-        code_classes: Class of each target code; None where codes are classes. See `LinearTrainer`.
-    """
-
-    C: float
-    class_weights: tuple[float, ...] | None = None
+    C: float  # factor of the sum of losses
+    class_weights: tuple[float, ...] | None = None  # factor of C per target code; None for 1
+    # class of each target code; None where codes are classes. See `LinearTrainer`
     code_classes: tuple[int, ...] | None = None
 
     def of(self, block: RowBlock) -> Array | None:
@@ -48,17 +42,11 @@ class Bounds:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """What the solver remembers of a chunk while it is local.
+    """What the solver remembers of a chunk while it is local."""
 
-    Attributes:
-        norms: |x|^2 with the intercept column, shape (num_rows,), float64; 0 until a row is first visited.
-        upper: C_i, shape (num_rows,), float64, or None.
-        left_out: Whether passes leave out a dual, shape (num_rows, outputs), uint8.
-    """
-
-    norms: Array
-    upper: Array | None
-    left_out: Array
+    norms: Array  # |x|^2 with the intercept column, shape (num_rows,), float64; 0 until a row is first visited
+    upper: Array | None  # C_i, shape (num_rows,), float64, or None
+    left_out: Array  # whether passes leave out a dual, shape (num_rows, outputs), uint8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,20 +92,14 @@ class LocalTables:
         return total
 
     def require_finite_norms(self) -> None:
-        """Look at the norms that the passes have found so far: a value that is not finite shows there.
-
-        Raises:
-            DataError: It names chunk and row.
-        """
+        """Look at the norms that passes have found so far; a DataError names one that has a NaN or an infinity."""
         # NaN wins in a maximum; and nothing is as long as the norms, as `isfinite(norms)` would be.
         if not all(np.isfinite(note.norms.max()) for note in self.notes):
             self.require_finite(np.concatenate([note.norms for note in self.notes]))
 
     def require_finite(self, values: Array) -> None:
-        """Look at rows by a value that was found of each, shape (num_rows,).
-
-        Raises:
-            DataError: It names chunk and row.
+        """Look at rows whose value here is not finite, shape (num_rows,); a DataError names one that has a NaN or an
+        infinity.
         """
         if not np.isfinite(values).all():
             for chunk_id, block, part in zip(self.ids, self.keep_alive, self.by_chunk(values), strict=True):

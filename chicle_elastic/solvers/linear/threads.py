@@ -5,15 +5,14 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-PHASE = 5
-"""Passes with all threads, then with one, before the two are compared; the first of each is not counted."""
+PHASE = 5  # passes with all threads, then with one, before the two are compared; the first of each is not counted
 
 
 def kernel_threads(num_threads: int) -> ThreadPoolExecutor:
     """Threads that live as long as the solver, each on a processor of its own where they take all there are.
 
-    A thread that was moved finds its part of w in the cache of another processor. With processors to spare the system
-    places them: several fits side by side would all choose the first ones.
+    A thread that was moved finds its w in the cache of another processor. With processors to spare the system places
+    them: several fits side by side would all choose the first ones.
     """
     processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     numbers = itertools.count()
@@ -28,11 +27,8 @@ def kernel_threads(num_threads: int) -> ThreadPoolExecutor:
 class ThreadChoice:
     """All threads, or one where that reaches the optimum sooner (pure; times are told).
 
-    Threads add up their steps, and each takes smaller ones for it (sigma'). On strongly regularised problems that costs
-    no pass; on weakly regularised ones it costs twice the passes, and two threads need longer than one.
-
-    Args:
-        most: Threads that there are.
+    Threads add up their steps, and each takes smaller ones for it (sigma'). On weakly regularised problems that costs
+    twice the passes, and two threads need longer than one.
     """
 
     def __init__(self, most: int) -> None:
@@ -43,12 +39,7 @@ class ThreadChoice:
         self._speed = 0.0
 
     def add(self, relative_gap: float, seconds_per_visit: float) -> None:
-        """Learn what a pass with `num_threads` came to.
-
-        Args:
-            relative_gap: Its estimate of the gap.
-            seconds_per_visit: Seconds that it took, by the rows that it visited: later passes visit fewer.
-        """
+        """Learn the gap that a pass with `num_threads` came to, and its seconds by the rows that it visited."""
         if not self.is_open:
             return
         self._gaps.append(max(relative_gap, 1e-300))

@@ -2,17 +2,16 @@
 
 Coordinate descent (CoCoA). Every task improves the duals of its own samples against a local copy of w and returns the
 change of w; the trainer adds the changes (gamma = 1), which is safe because each task damps its steps by sigma' = tasks
-x threads (Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization", eq. 9 and section 4; Chicle
-paper, section on CoCoA). The duals lie in the chunk state and move with their samples, so w = w(alpha) holds whichever
-task owns a chunk.
+x threads (Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization", eq. 9 and section 4). The
+duals lie in the chunk state and move with their samples, so w = w(alpha) holds whichever task owns a chunk.
 
-Newton's method. Every task returns sums over its rows, and the trainer takes the step (`newton.steps`); what belongs to
-it besides w is the trainer's progress. `methods` has the rule that decides between the two.
+Newton's method. Every task returns sums over its rows, and the trainer takes the step (`newton.steps`). `methods`
+decides between the two.
 
-Stopping. The duality gap bounds the distance to the optimum. During a pass the kernel sums an *estimate* at the moving
-vector; it only triggers the certificate, a pass in float64 over all samples of all tasks that evaluates the losses at w
-and the dual objective at w(alpha), rebuilt from the duals. P(w) - D(alpha) bounds the distance of P(w) to the optimum
-whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a certificate stops a run.
+Stopping. During a pass the kernel sums an *estimate* of the duality gap at the moving vector; it only triggers the
+certificate, a pass in float64 over all samples that evaluates the losses at w and the dual objective at w(alpha),
+rebuilt from the duals. P(w) - D(alpha) bounds the distance of P(w) to the optimum whatever w is, so rounding drift
+between w and w(alpha) cannot fake it. Only a certificate stops a run.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Verdict
 from chicle_elastic.solvers.linear.agreement import dots
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer, largest_ratio, num_outputs
+from chicle_elastic.solvers.linear.certified import PATIENCE, CertifiedTrainer, largest_ratio, num_outputs
 from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_state
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
@@ -97,11 +96,7 @@ class LinearTrainer(CertifiedTrainer):
             )
 
     def num_outputs(self, schema: DataSchema) -> int:
-        """One output for two classes, else one per class.
-
-        Raises:
-            UsageError: The targets are not class codes.
-        """
+        """One output for two classes, else one per class; a UsageError where targets are not class codes."""
         return num_outputs(schema, None if self.code_classes is None else max(self.code_classes) + 1)
 
     def state(self, schema: DataSchema) -> StateSpec:
@@ -147,9 +142,6 @@ class LinearTrainer(CertifiedTrainer):
         outputs = self.num_outputs(schema)
         state = newton_state(Loss.named(self.loss), schema, num_outputs=outputs, num_tasks=num_tasks)
         return steps.start(state, self.problem, model)
-
-    def _sums_size(self, state: NewtonState) -> int:
-        return state.sums_size(self.problem)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """What `methods.choose` says, e.g. "Newton's method on chunks, because of a smooth loss, and ..."."""
@@ -197,7 +189,7 @@ class LinearTrainer(CertifiedTrainer):
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 model = rounds.advance(state, model, summed.delta, self.tol)
-        return model, GIVEN_UP if state.num_stalls >= rounds.MOST_STALLS else state.encode()
+        return model, GIVEN_UP if state.num_stalls >= PATIENCE else state.encode()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """w of the duals that a Newton run has written at its end, where w is not quite that."""
@@ -230,17 +222,14 @@ class LinearTrainer(CertifiedTrainer):
         return weighted_sum
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
-        """w(alpha), with nothing of the old model.
-
-        In a Newton run w does not follow from the duals, and is kept. An intercept that is not penalised never does.
-        """
+        """Return w(alpha), or the model in a Newton run or beside a free intercept, which do not follow from duals."""
         return model if NewtonState.is_of(progress) or not self.penalises_intercept else contribution
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
         """P and D per output at a certificate, each of shape (outputs,), float64.
 
-        An intercept b that is not penalised needs sum_i alpha_i y_i = 0. What rounding has left of that sum, times
-        2 |b| + 1, is taken from D, which then is a bound for all intercepts up to that.
+        A free intercept b needs sum_i alpha_i y_i = 0. What rounding has left of that sum, times 2 |b| + 1, is taken
+        from D, which then is a bound for all intercepts up to that.
         """
         losses, duals = _column(report.metrics, "loss"), _column(report.metrics, "dual")
         rebuilt = model if report.rebuilt is None else report.rebuilt
@@ -267,7 +256,7 @@ class LinearTrainer(CertifiedTrainer):
         return CertifiedTrainer._rests(self, progress)
 
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
-        """The same as coordinate descent summed it while w moved."""
+        """Return the gap as coordinate descent has summed it while w moved."""
         gap = _column(metrics, "gap")
         return largest_ratio(gap, _column(metrics, "dual") - _half_norms(model.reshape(len(gap), -1)) + gap)
 
@@ -289,16 +278,13 @@ class LinearTrainer(CertifiedTrainer):
 
 
 def _correction(report: Report) -> float:
-    """What the last certificate found, as a multiple of the estimate of that time.
-
-    Until there is one, half: the estimate is summed while w still moves, and is most often above what is found then.
-    """
+    """Return what the last certificate found as a multiple of its estimate; half before, for w still moved then."""
     estimate, found = (report.last_figures.get(name, 0.0) for name in ("duality_gap_estimate", "duality_gap"))
     return min(max(found / estimate, 0.1), 10.0) if estimate > 0 and found > 0 else 0.5
 
 
 def _column(metrics: Mapping[str, float], name: str) -> Array:
-    """The metric `name` of all outputs, in order."""
+    """Return the metric `name` of all outputs, in order."""
     found: list[float] = []
     while (value := metrics.get(f"{name}/{len(found)}")) is not None:
         found.append(value)

@@ -15,25 +15,18 @@ from scipy.sparse.linalg import LinearOperator, cg
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
-from chicle_elastic.solvers.kernels.columns import descend_columns
+from chicle_elastic.solvers.kernels.penalised import descend_columns
 from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.subproblem import PATIENCE
+from chicle_elastic.solvers.linear.newton.conjugate import MOST_PRODUCTS
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.tables import LocalTables
 
-SWEEPS, MOST_ROUNDS, MOST_PRODUCTS = 10, 6, 100
-"""Sweeps before conjugate gradients, rounds of both, and products of conjugate gradients."""
-NEARLY_STEEP = 0.9
-"""Share of l1 from which the slope of a weight that is 0 makes it one that may change."""
+NEARLY_STEEP = 0.9  # share of l1 from which the slope of a weight that is 0 makes it one that may change
 
 
 class Columns:
-    """The columns of all local rows, the intercept's at the end; as much memory as the rows take.
-
-    Args:
-        tables: Of sparse rows.
-        intercept: Value of the intercept column; 0 for none.
-        objective: Of each output.
-    """
+    """The columns of all local rows, which are sparse, the intercept's at the end; as much memory as the rows take."""
 
     def __init__(self, tables: LocalTables, intercept: float, objective: Objective) -> None:
         parts = [matrix_of(block.rows) for block in tables.keep_alive]
@@ -53,29 +46,16 @@ class Columns:
 
     def direction(
         self,
-        slopes: Array,
-        curvatures: Array,
-        v: Array,
-        start: Array,
+        slopes: Array,  # a_i at the start, shape (num_rows,), float64
+        curvatures: Array,  # shape (num_rows,), float64
+        v: Array,  # Their sums, sum_i a_i x_i, shape (D,), float64
+        start: Array,  # w, shape (D,), float64
         *,
-        damping: Array,
-        accuracy: float,
-        budget: Budget,
+        damping: Array,  # added to the second derivatives of the model along each weight, shape (D,), float64
+        accuracy: float,  # share of what slopes are off, all together, that may be left
+        budget: Budget,  # says when to stop at the next chance
     ) -> Array:
-        """Return where the second order model with the penalties is least, less the start.
-
-        Args:
-            slopes: a_i at the start, shape (num_rows,), float64.
-            curvatures: Shape (num_rows,), float64.
-            v: Their sums, sum_i a_i x_i, shape (D,), float64.
-            start: w, shape (D,), float64.
-            damping: Added to the second derivatives of the model along each weight, shape (D,), float64.
-            accuracy: Share of what slopes are off, all together, that may be left.
-            budget: Says when to stop at the next chance.
-
-        Returns:
-            Shape (D,), float64; zeros where slopes are beyond all numbers.
-        """
+        """Return the step to where the second order model with the penalties is least; 0 beyond all numbers."""
         gradients, l1, w = v - self._l2 * start, self._l1, start.copy()
         off = np.where(w != 0, np.abs(gradients - l1 * np.sign(w)), np.maximum(np.abs(gradients) - l1, 0.0))
         goal = accuracy * float(off.sum())
@@ -86,12 +66,12 @@ class Columns:
         squares[places] = self._of(places).power(2).T @ curvatures
         # Damping is an l2 penalty on the way from the start.
         l2, offsets, residuals = self._l2 + damping, damping * start, slopes.copy()
-        for number in range(MOST_ROUNDS):
+        for number in range(PATIENCE):
             if number:
                 self._go_along_face(curvatures, squares + l2, l2, offsets, goal, w, residuals)
             matrix = self._starts, self._rows, self._values
             model = curvatures, squares, l1, l2, offsets
-            left = descend_columns(*matrix, *model, SWEEPS, goal, places.copy(), residuals, w)
+            left = descend_columns(*matrix, *model, PATIENCE, goal, places.copy(), residuals, w)
             if left <= goal or budget.is_spent():
                 break
         return w - start

@@ -30,30 +30,20 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
-from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss, SquaredEpsilonInsensitive
-
-BALANCED = 1e-9
-"""Share of the sum of duals that those of the two classes may differ by, and of P that D may be above it, for
-rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Of one output.
+    """Of one output."""
 
-    Attributes:
-        loss: The loss of margins; None is the squared loss of real targets.
-        l1, l2: Factors of the penalties, one of them > 0.
-        has_free_intercept: Whether the last column is not penalised.
-        tol: Relative gap to reach.
-    """
-
-    loss: Loss | None
+    loss: Loss | None  # the loss of margins; None is the squared loss of real targets
+    # l1, l2: Factors of the penalties, one of them > 0
     l1: float
     l2: float
-    has_free_intercept: bool
-    tol: float = 0.0
+    has_free_intercept: bool  # whether the last column is not penalised
+    tol: float = 0.0  # relative gap to reach
 
     @property
     def of_scores(self) -> RegressionLoss:
@@ -84,14 +74,9 @@ class Objective:
         """Return what the slopes of each side are multiplied by, and the gap with it.
 
         A part that vanishes faster than the gap is left out: along a ray the sum of dual_i is concave and 0 at 0, and
-        at 1 its value and slope are known. A parabola has all three, and that of the squared loss is one.
-
-        Args:
-            w: Shape (D,).
-            primal: P there.
-            sums: Over the samples of each side there, the class of the output and the others, or all: of C_i loss(z_i),
-                of a_i z_i with the slopes a_i, and of a_i x_i. The sum of dual_i(a_i) is that of the first two. Shape
-                (num_sides, 2 + D).
+        at 1 its value and slope are known. A parabola has all three, and that of the squared loss is one. `sums` has,
+        of each side (the class of the output and the others, or all), sums of C_i loss(z_i), of a_i z_i with the slopes
+        a_i, and of a_i x_i, shape (num_sides, 2 + D). The sum of dual_i(a_i) is that of the first two.
         """
         sides, losses, products, v = np.ones(self.num_sides), sums[:, 0], sums[:, 1], sums[:, 2:]
         if len(sides) == 2:
@@ -116,13 +101,11 @@ class Objective:
     def certified(self, dual: float, v: Array, size: float) -> float:
         """D of duals as they are, or of a multiple of them that is feasible; 0, which a = 0 has, where that is all.
 
-        Args:
-            dual: Sum of dual_i(a_i).
-            v: Theirs, shape (D,).
-            size: Sum of |a_i|; of the squared loss that of a_i^2 / (4 C_i), with which D of a multiple is exact.
+        `dual` is the sum of dual_i(a_i), and `size` of |a_i|; of the squared loss of a_i^2 / (4 C_i), which makes D
+        exact.
         """
         is_squared = self.loss is None
-        if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * size:
+        if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= SLIGHT * size:
             return 0.0
         if self.l2:
             return max(0.0, dual - self._conjugate(v))
@@ -131,10 +114,10 @@ class Objective:
 
 
 def _most(slopes: Array) -> float:
-    """The largest absolute value; 0 for none."""
+    """Return the largest absolute value; 0 for none."""
     return float(np.max(np.abs(slopes), initial=0.0))
 
 
 def credible(dual: float, primal: float) -> float:
     """D, which is never above P; what is far above it was made from slopes that are rounding."""
-    return dual if dual <= primal * (1.0 + BALANCED) else 0.0
+    return dual if dual <= primal * (1.0 + SLIGHT) else 0.0

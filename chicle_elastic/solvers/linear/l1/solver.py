@@ -8,9 +8,11 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.agreement import is_same
 from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase
 from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
 from chicle_elastic.solvers.linear.rows import add_dense
 from chicle_elastic.solvers.linear.tables import Bounds
@@ -20,17 +22,12 @@ if TYPE_CHECKING:
 
 
 class L1Solver(PassSolver):
-    """One per uni-task.
-
-    Args:
-        ctx: Of the task.
-        trainer: The `ColumnsTrainer`, which says what is minimised.
-    """
+    """One per uni-task."""
 
     state_type = L1State
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx)
+        super().__init__(ctx, trainer)
         self._objective = trainer.problem
         self._loss = self._objective.of_scores
         bounds, intercept = Bounds(float(trainer.C), trainer.class_weights), float(trainer.intercept_scaling)
@@ -55,7 +52,7 @@ class L1Solver(PassSolver):
                     sums[HEAD + D : HEAD + 2 * D] = local.rows.squares_sum(local.upper)
         outputs = zip(state.outputs, model.reshape(-1, D), state.parts(sums), self._targets_of(state), strict=True)
         for k, (output, w, part, targets) in enumerate(outputs):
-            if budget.is_spent() and output.phase is not L1Phase.COLUMNS:
+            if budget.is_spent() and output.phase is not NewtonPhase.COLUMNS:
                 sums[INTERRUPTED] = 1.0
                 return
             self._pass(state, k, w, part, targets, budget)
@@ -73,7 +70,7 @@ class L1Solver(PassSolver):
 
     def _pass(self, state: L1State, k: int, w: Array, part: Array, targets: Array, budget: Budget) -> None:
         output, weights, D, rows = state.outputs[k], self.local.upper, state.D, self.local.rows
-        if output.phase is L1Phase.LOOK:
+        if output.phase is NewtonPhase.LOOK:
             part[:D] = output.direction
             part[D:] = (
                 (weights.sum(), weights @ targets)
@@ -81,15 +78,15 @@ class L1Solver(PassSolver):
                 else (weights @ (targets > 0), weights @ (targets < 0))
             )
             return
-        if output.phase is L1Phase.REST:
+        if output.phase is NewtonPhase.REST:
             return
-        there = w + output.direction if output.phase is L1Phase.EVALUATE else w
+        there = w + output.direction if output.phase is NewtonPhase.EVALUATE else w
         scores, upper = self._scores(k, there), self._upper(state)
         losses, slopes, curvatures = self._loss.at(scores, targets, 0.0)
         slopes, curvatures = upper * slopes, upper * curvatures
-        if output.phase is L1Phase.COLUMNS:
+        if output.phase is NewtonPhase.COLUMNS:
             part[:] = self._from_columns(state, output, w, slopes, curvatures, budget)
-        elif output.phase is L1Phase.MULTIPLY:
+        elif output.phase is NewtonPhase.MULTIPLY:
             self._multiply(state, output, curvatures, part)
         else:
             end = D + state.evaluation_size
@@ -107,13 +104,13 @@ class L1Solver(PassSolver):
         """Scores there, shape (num_rows,); an output needs those at w and at the end of its direction again."""
         kept = self._known.setdefault(k, [])
         for at, scores in kept:
-            if (np.abs(at - point) <= steps.SAME * np.abs(point)).all():
+            if is_same(at, point):
                 return scores
         scores = self.local.scores(point)
         kept[:] = [*kept[-1:], (point.copy(), scores)]
         return scores
 
-    def _multiply(self, state: L1State, output: OutputState, curvatures: Array, sums: Array) -> None:
+    def _multiply(self, state: L1State, output: L1Output, curvatures: Array, sums: Array) -> None:
         local, columns, is_rough = self.local, output.columns, output.is_rough
         if state.is_parabola and not local.rows.is_sparse:
             # Products of the intercept, last, are known. Centring the products of rows would cost digits.
@@ -128,9 +125,9 @@ class L1Solver(PassSolver):
             local.rows.add_products(curvatures, columns, sums, is_rough=is_rough)
 
     def _from_columns(
-        self, state: L1State, output: OutputState, w: Array, slopes: Array, curvatures: Array, budget: Budget
+        self, state: L1State, output: L1Output, w: Array, slopes: Array, curvatures: Array, budget: Budget
     ) -> Array:
-        """The direction of the task that has all rows, shape (D,)."""
+        """Find the direction of the task that has all rows, shape (D,)."""
         from chicle_elastic.solvers.linear.l1.columns import Columns
 
         if self._columns is None:
@@ -145,10 +142,8 @@ class L1Solver(PassSolver):
             budget=budget,
         )
 
-    def evaluate(self, model: Array, progress: Array) -> Update:
+    def evaluate_rows(self, model: Array, progress: Array) -> Update:
         """Return as delta v of the duals; as metrics rows, and per output sums of losses, of dual values and `size`."""
-        if not self.chunks:
-            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         state, local, loss = L1State.look(progress), self.local, self._loss
         upper, delta, metrics = self._upper(state), [], {"rows": float(local.tables.num_rows)}
         outputs = zip(model.reshape(-1, state.D), state.outputs, self._targets_of(state), strict=True)
@@ -156,7 +151,7 @@ class L1Solver(PassSolver):
             scores = self._scores(k, w)
             losses, duals, _ = loss.at(scores, targets, 0.0)
             metrics[f"loss/{k}"] = float(upper @ losses)
-            if output.phase is L1Phase.REST and output.direction.any():
+            if output.phase is NewtonPhase.REST and output.direction.any():
                 # Residuals have digits that scores have no room for.
                 duals = loss.slopes(local.rows.times(output.direction), targets - scores, 0.0)
             duals = duals * np.where(duals > 0, output.plus, output.minus)

@@ -11,112 +11,67 @@ of C_i x_i (D) and C_i x_i^2 (D), the sums of each output are, by its phase
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
-from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.certified import ROUNDING, TINY
-from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE
+from chicle_elastic.solvers.linear.certified import PATIENCE, ROUNDING, TINY
+from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, NewtonPhase, PassState
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import Numbers, ProgressState, no_numbers, nothing
 
-PATIENCE = 3
-"""Certificates refused before w counts as good as it gets: what has no room for its digits, or another step."""
-
-
-class L1Phase(IntEnum):
-    """What the next pass does for an output."""
-
-    LOOK = 0
-    """Weights of the classes, or means; and lengths of columns."""
-    EVALUATE = 1
-    """Losses and slopes at the end of the direction; if W always has all columns their products with it, unless they
-    are known."""
-    MULTIPLY = 2
-    """Products of the columns of the working set, at w."""
-    COLUMNS = 3
-    """A task that is alone finds the direction from the columns of its rows."""
-    REST = 4
-    """Nothing: w is good enough, and a certificate follows."""
-
 
 @dataclass(slots=True, kw_only=True)
-class OutputState(ProgressState):
-    """Where one output is.
+class L1Output(ProgressState):
+    """Where one output is."""
 
-    Attributes:
-        phase: What the next pass does.
-        value: The objective at w; infinite where it is not known.
-        gap: Relative duality gap at w, as far as the last evaluation can tell; infinite where it is not known.
-        plus, minus: What positive and negative slopes are multiplied by for duals that are feasible; 0 where that is
-            not known.
-        reach: Share of the direction that was found which the present one is; 0 for one that is taken unseen.
-        damping: Share of the largest possible curvature that is added to the second derivatives, because the direction
-            before was much too long; the model then trusts w more.
-        num_solved: Directions found since the beginning, or since a certificate was not good enough.
-        num_still: Steps in a row that lowered neither the objective nor the gap.
-        is_rough: Products are summed up in float32.
-        slopes: sum_i a_i x_i of the slopes a_i at w, shape (D,).
-        direction: Where to go from w, shape (D,). At rest from w to where the duals are the slopes, which may be less
-            than w has digits for.
-        columns: The working set W, ascending, shape (h,); empty where it always has all columns.
-        products: Second derivatives in the columns of W, packed by rows; kept for the squared loss alone.
-    """
-
-    phase: L1Phase = L1Phase.LOOK
-    value: float = np.inf
+    phase: NewtonPhase = NewtonPhase.LOOK  # what the next pass does
+    value: float = np.inf  # the objective at w; infinite where it is not known
+    # relative duality gap at w, as far as the last evaluation can tell; infinite where it is not known
     gap: float = np.inf
+    # plus, minus: what positive and negative slopes are multiplied by for duals that are feasible; 0 where that is not
+    # known
     plus: float = 0.0
     minus: float = 0.0
-    reach: float = 0.0
+    reach: float = 0.0  # share of the direction that was found which the present one is; 0 for one that is taken unseen
+    # share of the largest possible curvature that is added to the second derivatives, because the direction before was
+    # much too long; the model then trusts w more
     damping: float = 0.0
-    num_solved: int = 0
-    num_still: int = 0
-    is_rough: bool = False
-    slopes: Array = field(default_factory=nothing)
+    num_solved: int = 0  # directions found since the beginning, or since a certificate was not good enough
+    num_still: int = 0  # steps in a row that lowered neither the objective nor the gap
+    is_rough: bool = False  # products are summed up in float32
+    slopes: Array = field(default_factory=nothing)  # sum_i a_i x_i of the slopes a_i at w, shape (D,)
+    # where to go from w, shape (D,). At rest from w to where the duals are the slopes, which may be less than w has
+    # digits for
     direction: Array = field(default_factory=nothing)
+    # the working set W, ascending, shape (h,); empty where it always has all columns
     columns: Numbers = field(default_factory=no_numbers)
+    # second derivatives in the columns of W, packed by rows; kept for the squared loss alone
     products: Array = field(default_factory=nothing)
 
 
 @dataclass(slots=True, kw_only=True)
-class L1State(ProgressState):
-    """Of all outputs.
+class L1State(PassState):
+    """Of all outputs."""
 
-    Attributes:
-        is_whole: W always has all columns.
-        is_parabola: The loss is the squared one: second derivatives are the same everywhere.
-        has_columns: A task that is alone solves from the columns of its rows, without products.
-        is_alone: There was one task in the last pass.
-        num_sides: Of the objective.
-        D: Columns, the intercept included.
-        num_rows: Rows that were looked at first.
-        share: Share of tol below which an output rests.
-        num_refused: Certificates that were not good enough.
-        total: Sum of the weights of a squared loss, which its C_i are divided by; else 1.
-        target_mean: Weighted mean of real targets; 0 without a free intercept.
-        means: Those of the columns of a squared loss with a free intercept, shape (D,); else zeros.
-        norms: Lengths of the columns, rows weighted by C_i, and less their means, shape (D,); zeros where W has all
-            columns of a squared loss.
-        outputs: By number.
-    """
-
-    is_whole: bool
-    is_parabola: bool
-    has_columns: bool = False
-    is_alone: bool = False
-    num_sides: int
-    D: int
-    num_rows: float = 0.0
-    share: float = FIRST_SHARE
-    num_refused: int = 0
-    total: float = 1.0
-    target_mean: float = 0.0
+    is_whole: bool  # W always has all columns
+    is_parabola: bool  # the loss is the squared one: second derivatives are the same everywhere
+    has_columns: bool = False  # a task that is alone solves from the columns of its rows, without products
+    is_alone: bool = False  # there was one task in the last pass
+    num_sides: int  # of the objective
+    D: int  # columns, the intercept included
+    num_rows: float = 0.0  # rows that were looked at first
+    share: float = FIRST_SHARE  # share of tol below which an output rests
+    num_refused: int = 0  # certificates that were not good enough
+    total: float = 1.0  # sum of the weights of a squared loss, which its C_i are divided by; else 1
+    target_mean: float = 0.0  # weighted mean of real targets; 0 without a free intercept
+    # those of the columns of a squared loss with a free intercept, shape (D,); else zeros
     means: Array = field(default_factory=nothing)
+    # lengths of the columns, rows weighted by C_i, and less their means, shape (D,); zeros where W has all columns of a
+    # squared loss
     norms: Array = field(default_factory=nothing)
-    outputs: list[OutputState]
+    outputs: list[L1Output]  # by number
 
     @property
     def floor(self) -> float:
@@ -131,45 +86,26 @@ class L1State(ProgressState):
     @property
     def is_looking(self) -> bool:
         """Whether the next pass looks at the data; all outputs do so together."""
-        return self.outputs[0].phase is L1Phase.LOOK
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether no output has anything left to do."""
-        return all(output.phase is L1Phase.REST for output in self.outputs)
-
-    @property
-    def gap(self) -> float:
-        """The largest relative gap of all outputs."""
-        return max([output.gap for output in self.outputs])
-
-    @property
-    def sums_size(self) -> int:
-        """Length of the sums of the next pass."""
-        return self._ends()[-1]
-
-    def parts(self, sums: Array) -> list[Array]:
-        """Views of the sums of each output."""
-        return [sums[begin:end] for begin, end in pairwise(self._ends())]
+        return self.outputs[0].phase is NewtonPhase.LOOK
 
     @property
     def evaluation_size(self) -> int:
         """Length of the sums of an evaluation."""
         return self.num_sides * (2 + self.D)
 
-    def needs_products(self, output: OutputState) -> bool:
+    def needs_products(self, output: L1Output) -> bool:
         """Say whether an evaluation brings the products of all columns."""
         return self.is_whole and not len(output.products)
 
-    def _ends(self) -> list[int]:
-        return list(accumulate(map(self._size, self.outputs), initial=HEAD + 2 * self.D * self.is_looking))
+    def _head_size(self) -> int:
+        return HEAD + 2 * self.D * self.is_looking
 
-    def _size(self, output: OutputState) -> int:
+    def _size(self, output: L1Output, problem: Any) -> int:
         h = len(output.columns) or self.D
-        if output.phase is L1Phase.LOOK:
+        if output.phase is NewtonPhase.LOOK:
             return self.D + 2
-        if output.phase is L1Phase.EVALUATE:
+        if output.phase is NewtonPhase.EVALUATE:
             return self.D + self.evaluation_size + self.needs_products(output) * h * (h + 1) // 2
-        if output.phase is L1Phase.MULTIPLY:
+        if output.phase is NewtonPhase.MULTIPLY:
             return h * (h + 1) // 2
-        return self.D if output.phase is L1Phase.COLUMNS else 0
+        return self.D if output.phase is NewtonPhase.COLUMNS else 0

@@ -16,7 +16,7 @@ cancels is 0, whatever rounding leaves of the mean.
 
 Sums do not depend on which task has a row, and so the number of passes is the same for any number of tasks. Where
 products of all columns cost little, W always has all of them, and EVALUATE brings them along. Else W has the columns
-with a weight and those that are closest to having one (`working_set`).
+with a weight and those that are closest to having one (Celer's rule and size; Massias, Gramfort and Salmon 2018).
 
 A task that is alone and has sparse rows of many columns with classes goes without products and W: in a pass of its own
 (COLUMNS) it finds the direction from the columns of its rows (`columns`).
@@ -36,31 +36,24 @@ from decimal import Decimal
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.agreement import dot
-from chicle_elastic.solvers.linear.certified import TINY, has_progress
+from chicle_elastic.solvers.linear.agreement import SAME, dot
+from chicle_elastic.solvers.linear.certified import PATIENCE, TINY, has_progress
 from chicle_elastic.solvers.linear.l1.objective import Objective
-from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
 from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise, step_with_signs, worst_slope
-from chicle_elastic.solvers.linear.l1.working_set import working_set
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
-from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_SHARE
+from chicle_elastic.solvers.linear.newton.directions import JITTERS
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase
+from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_REACH, LEAST_SHARE
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.products import symmetric
+from chicle_elastic.solvers.linear.products import MOST_EXACT, symmetric
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
-ARMIJO = 1e-4
-ROUNDING = SAME = 1e-14
-"""Relative change of the objective that is none, and difference of a weight."""
-SHORT, LEAST_REACH = 0.2, 1e-6
+SHORT = 0.2
 """Share of a direction below which it was much too long: the model does not foresee rows whose curvature begins there,
 as on separable data with the squared hinge. And below which it leads nowhere."""
-MOST_LEFT = 0.1
-"""Share of how far slopes are off that a solution may leave, less where the gap is smaller than that."""
-FIRST_COLUMNS = 256
-"""Columns of the first working set, and up to which the second order model is minimised to rounding."""
-ROUGH_DIAGONAL = 1e-6
-"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
+MOST_LEFT = 0.1  # share of how far slopes are off that a solution may leave, less where the gap is smaller than that
 
 
 def reopen(state: L1State, objective: Objective, model: Array) -> None:
@@ -74,27 +67,16 @@ def reopen(state: L1State, objective: Objective, model: Array) -> None:
 
 def _restart(state: L1State) -> None:
     for output in state.outputs:
-        if output.phase is not L1Phase.REST:  # else it is to be added to w
+        if output.phase is not NewtonPhase.REST:  # else it is to be added to w
             output.direction = np.zeros(state.D)
-        output.phase, output.value, output.gap = L1Phase.LOOK, np.inf, np.inf
+        output.phase, output.value, output.gap = NewtonPhase.LOOK, np.inf, np.inf
         output.num_solved = output.num_still = 0
         output.slopes = output.products = NOTHING
         output.columns = NO_NUMBERS
 
 
 def advance(state: L1State, objective: Objective, model: Array, sums: Array, weight: float) -> Array:
-    """Go on from the sums of a pass.
-
-    Args:
-        state: Of the pass; changed in place.
-        objective: Of each output.
-        model: w of all outputs, shape (outputs * D,).
-        sums: See `state`.
-        weight: Tasks that have summed something up.
-
-    Returns:
-        The new w, of the same shape.
-    """
+    """Go on from the sums of a pass of `weight` tasks (`state`, which is changed); returns the new w of all outputs."""
     num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0:  # the pass is made again
         return model
@@ -110,14 +92,14 @@ def advance(state: L1State, objective: Objective, model: Array, sums: Array, wei
     for w, output, part in zip(following.reshape(-1, state.D), state.outputs, parts, strict=True):
         if is_look:
             _begin(state, w, output, part, weight, objective)
-        elif output.phase is L1Phase.EVALUATE:
+        elif output.phase is NewtonPhase.EVALUATE:
             _evaluated(state, w, output, part, weight, objective)
-        elif output.phase is L1Phase.MULTIPLY:
+        elif output.phase is NewtonPhase.MULTIPLY:
             output.products = part.copy()
             _solve(state, w, output, objective)
-        elif output.phase is L1Phase.COLUMNS and state.is_alone:
+        elif output.phase is NewtonPhase.COLUMNS and state.is_alone:
             _go(state, output, part.copy())
-        elif output.phase is L1Phase.COLUMNS:  # another task has come while this one was at work
+        elif output.phase is NewtonPhase.COLUMNS:  # another task has come while this one was at work
             _begin_solution(state, w, output, objective)
     return following
 
@@ -135,11 +117,8 @@ def _looked(state: L1State, sums: Array, part: Array, objective: Objective) -> N
     state.norms = np.sqrt(squares)
 
 
-def _begin(state: L1State, w: Array, output: OutputState, part: Array, weight: float, objective: Objective) -> None:
-    """Without weights the best intercept is known, if it is not penalised; `w` is written.
-
-    Where samples of one side have no weight at all, the other side is all there is to say.
-    """
+def _begin(state: L1State, w: Array, output: L1Output, part: Array, weight: float, objective: Objective) -> None:
+    """Set the best intercept where it is free and there are no weights, or one side has no weight; `w` is written."""
     w += part[: state.D] / weight  # what the last certificate had beside w
     plus, minus = part[state.D :].tolist()
     if objective.has_free_intercept and not state.is_parabola and (plus > 0) != (minus > 0):
@@ -150,17 +129,17 @@ def _begin(state: L1State, w: Array, output: OutputState, part: Array, weight: f
     _look_again(state, output)
 
 
-def _look_again(state: L1State, output: OutputState) -> None:
+def _look_again(state: L1State, output: L1Output) -> None:
     """Evaluate w itself."""
-    output.phase, output.reach, output.direction = L1Phase.EVALUATE, 0.0, np.zeros(state.D)
+    output.phase, output.reach, output.direction = NewtonPhase.EVALUATE, 0.0, np.zeros(state.D)
 
 
-def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, weight: float, objective: Objective) -> None:
+def _evaluated(state: L1State, w: Array, output: L1Output, part: Array, weight: float, objective: Objective) -> None:
     """Take the step if it is good enough; `w` is written."""
     direction, end = part[: state.D] / weight, state.D + state.evaluation_size
     sums = part[state.D : end].reshape(state.num_sides, -1)
     if output.reach and not _leads_on(direction):
-        output.phase, output.direction = L1Phase.REST, np.zeros(state.D)
+        output.phase, output.direction = NewtonPhase.REST, np.zeros(state.D)
         return
     there = w + direction
     there[np.abs(there) <= SAME * np.abs(w)] = 0.0
@@ -168,7 +147,7 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, weigh
     value, before, old = float(sums[:, 0].sum()) + penalty, output.gap, output.value
     if output.reach and not state.is_parabola:
         slope = min(penalty - objective.penalty(w) - dot(output.slopes, direction), 0.0)
-        if not value <= old + ARMIJO * slope + ROUNDING * abs(old):
+        if not value <= old + 1e-4 * slope + SAME * abs(old):
             at_end = objective.penalty_slope(there, direction) - dot(sums[:, 2:].sum(axis=0), direction)
             _shorten(state, output, direction, slope, value - old, at_end)
             return
@@ -183,12 +162,12 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, weigh
         sums = sums - np.concatenate([[0.5 * mean * mean, -mean * mean], mean * state.means])
     sides, gap = objective.scaled(w, value, sums)
     output.gap, output.plus, output.minus = gap / max(value, state.floor), float(sides[0]), float(sides[-1])
-    tol = objective.tol if state.is_parabola else ROUNDING
+    tol = objective.tol if state.is_parabola else SAME
     patience = 1 if state.is_parabola and not output.is_rough else PATIENCE
     is_still = output.num_solved > 0 and not has_progress(output.gap, value, before, old, tol=tol)
     output.num_still = output.num_still + 1 if is_still else 0
     if _is_good(state, w, output, objective) or output.num_still >= patience:  # what more steps bring is rounding
-        output.phase = L1Phase.REST
+        output.phase = NewtonPhase.REST
     elif len(part) > end:
         output.products = part[end:].copy()
         _solve(state, w, output, objective)
@@ -200,7 +179,7 @@ def _leads_on(direction: Array) -> bool:
     return bool(direction.any() and np.isfinite(direction).all())
 
 
-def _shorten(state: L1State, output: OutputState, direction: Array, slope: float, rise: float, at_end: float) -> None:
+def _shorten(state: L1State, output: L1Output, direction: Array, slope: float, rise: float, at_end: float) -> None:
     """Go a part of the way: to where the cubic is least that has these slopes and rises by that much."""
     middle = slope + at_end - 3.0 * rise
     root = np.sqrt(max(middle * middle - slope * at_end, 0.0))
@@ -209,12 +188,12 @@ def _shorten(state: L1State, output: OutputState, direction: Array, slope: float
     output.reach, output.direction = share * output.reach, share * direction
     if output.reach < LEAST_REACH:  # damped by all the curvature there may be it leads down, but for rounding
         _look_again(state, output)
-        output.phase = L1Phase.EVALUATE if output.damping < 1.0 else L1Phase.REST
+        output.phase = NewtonPhase.EVALUATE if output.damping < 1.0 else NewtonPhase.REST
         output.damping = max(output.damping * DAMPED**2, FIRST_DAMPING)
 
 
-def _is_good(state: L1State, w: Array, output: OutputState, objective: Objective) -> bool:
-    """Whether the gap is small enough for a certificate."""
+def _is_good(state: L1State, w: Array, output: L1Output, objective: Objective) -> bool:
+    """Say whether the gap is small enough for a certificate."""
     if not output.gap <= state.share * objective.tol:
         return False
     if not state.is_parabola:
@@ -224,16 +203,16 @@ def _is_good(state: L1State, w: Array, output: OutputState, objective: Objective
     return bool(w[:-1].any()) or float(np.max(np.abs(slopes), initial=0.0)) <= objective.l1
 
 
-def _centred(state: L1State, output: OutputState, objective: Objective) -> Array:
-    """The slopes of penalised columns; of the squared loss those of columns less their means."""
+def _centred(state: L1State, output: L1Output, objective: Objective) -> Array:
+    """Return the slopes of penalised columns; of the squared loss those of columns less their means."""
     slopes = output.slopes - output.slopes[-1] * state.means if state.is_parabola else output.slopes
     return objective.penalised(slopes)
 
 
-def _begin_solution(state: L1State, w: Array, output: OutputState, objective: Objective) -> None:
+def _begin_solution(state: L1State, w: Array, output: L1Output, objective: Objective) -> None:
     """From the columns of one task, from products of a working set, or from those that are kept and not too rough."""
     if state.has_columns and state.is_alone:
-        output.phase = L1Phase.COLUMNS
+        output.phase = NewtonPhase.COLUMNS
         return
     columns = output.columns if state.is_whole else _chosen(state, w, output, objective)
     is_known = len(output.products) > 0 and np.isin(columns, output.columns).all()
@@ -242,31 +221,47 @@ def _begin_solution(state: L1State, w: Array, output: OutputState, objective: Ob
     if is_known:
         _solve(state, w, output, objective)
     else:
-        output.products, output.columns, output.phase = NOTHING, columns, L1Phase.MULTIPLY
+        output.products, output.columns, output.phase = NOTHING, columns, NewtonPhase.MULTIPLY
 
 
-def _chosen(state: L1State, w: Array, output: OutputState, objective: Objective) -> Array:
-    """The columns of the next working set, ascending, int64."""
+def _chosen(state: L1State, w: Array, output: L1Output, objective: Objective) -> Array:
+    """Choose the columns of the next working set, ascending, int64."""
     weights, norms = objective.penalised(w), objective.penalised(state.norms)
     slopes = _centred(state, output, objective) - objective.l2 * weights
     room = most_block_columns(len(state.outputs)) - len(w) + len(slopes)
-    columns = working_set(slopes, weights, norms, l1=objective.l1, first=FIRST_COLUMNS, most=room)
+    columns = working_set(slopes, weights, norms, l1=objective.l1, first=MOST_EXACT, most=room)
     return np.append(columns, np.arange(len(slopes), len(w)))  # the intercept, where it is not penalised
 
 
-def damping(state: L1State, output: OutputState, objective: Objective) -> Array:
+def working_set(slopes: Array, w: Array, norms: Array, *, l1: float, first: int, most: int) -> Array:
+    """Return the columns with a weight and those that are closest to having one, twice as many as there are weights.
+
+    There are `first` at least and `most` at most: then the worst ones. Columns of length (`norms`) 0 are left out.
+    `slopes` are the negative gradient of all but the l1 penalty.
+    """
+    num_weights = int(np.count_nonzero(w))
+    has_room = 2 * num_weights <= most or num_weights + first <= most
+    size = min(max(first, 2 * num_weights) if has_room else most, most, len(w))
+    scores = (np.abs(slopes - l1 * np.sign(w)) - l1 * (w == 0)) / np.maximum(norms, TINY)
+    scores[norms == 0], scores[(w != 0) & (norms > 0) & has_room] = -np.inf, np.inf
+    least = np.partition(scores, -size)[-size]  # a sort of all takes ten times as long
+    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    return np.sort(np.concatenate([above, equal[: size - len(above)]]))
+
+
+def damping(state: L1State, output: L1Output, objective: Objective) -> Array:
     """Return what is added to the diagonal of the second derivatives, shape (D,)."""
     if not output.damping or objective.loss is None:  # squared lengths may be beyond all numbers
         return np.zeros(len(state.norms))
     return output.damping * objective.loss.most_curvature * state.norms**2
 
 
-def accuracy(output: OutputState) -> float:
+def accuracy(output: L1Output) -> float:
     """Return the share of how far slopes are off that a solution may leave."""
     return min(MOST_LEFT, output.gap) if np.isfinite(output.gap) else MOST_LEFT
 
 
-def _solve(state: L1State, w: Array, output: OutputState, objective: Objective) -> None:
+def _solve(state: L1State, w: Array, output: L1Output, objective: Objective) -> None:
     """Find where the second order model is least over the weights of W, and go there; `w` is written at the end."""
     places = output.columns if len(output.columns) else np.arange(state.D)
     direction = np.zeros(state.D)
@@ -276,31 +271,27 @@ def _solve(state: L1State, w: Array, output: OutputState, objective: Objective) 
     is_last = state.is_alone and state.is_parabola and state.is_whole and is_found
     is_last = is_last and not (output.is_rough and output.num_solved == 0)
     _go(state, output, direction)
-    if output.phase is L1Phase.EVALUATE and (state.has_last_word or is_last):
-        output.phase, output.plus, output.minus = L1Phase.REST, 1.0, 1.0
+    if output.phase is NewtonPhase.EVALUATE and (state.has_last_word or is_last):
+        output.phase, output.plus, output.minus = NewtonPhase.REST, 1.0, 1.0
         if not state.has_last_word:
             w += direction
             output.direction = np.zeros(state.D)
 
 
-def _go(state: L1State, output: OutputState, direction: Array) -> None:
+def _go(state: L1State, output: L1Output, direction: Array) -> None:
     """Evaluate the end of a direction, or rest where it leads nowhere: nothing is left that rounding does not hide."""
-    output.phase, output.reach, output.direction = L1Phase.EVALUATE, 1.0, direction
+    output.phase, output.reach, output.direction = NewtonPhase.EVALUATE, 1.0, direction
     output.num_solved += 1
     if state.is_alone and not _leads_on(direction):  # else all tasks find that out from its mean
-        output.phase, output.direction = L1Phase.REST, np.zeros(state.D)
+        output.phase, output.direction = NewtonPhase.REST, np.zeros(state.D)
 
 
-def _solution(state: L1State, output: OutputState, places: Array, w: Array, objective: Objective) -> tuple[Array, bool]:
-    """Find where the second order model with the penalties is least over the weights w in these places.
-
-    Returns:
-        Changes of w, and whether they lead to the solution.
-    """
+def _solution(state: L1State, output: L1Output, places: Array, w: Array, objective: Objective) -> tuple[Array, bool]:
+    """Find the changes of w to where the second order model is least over these places, and whether they are exact."""
     size, l1, l2 = len(places) - objective.has_free_intercept, objective.l1, objective.l2
     num_products = size * (size + 1) // 2
     H, damped = symmetric(output.products[:num_products], size), damping(state, output, objective)[places]
-    H.ravel()[:: size + 1] *= 1.0 + ROUGH_DIAGONAL * output.is_rough
+    H.ravel()[:: size + 1] *= 1.0 + JITTERS[2] * output.is_rough
     H.ravel()[:: size + 1] += damped[:size]
     q = output.slopes[places]
     with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
@@ -319,7 +310,7 @@ def _solution(state: L1State, output: OutputState, places: Array, w: Array, obje
         else:
             least = SLOPE_SHARE * objective.tol * l1
             most = least if state.is_parabola else max(least, accuracy(output) * worst_slope(q, w, l1, l2))
-            is_exact = state.is_whole if state.is_parabola else size <= FIRST_COLUMNS
+            is_exact = state.is_whole if state.is_parabola else size <= MOST_EXACT
             found, is_found = minimise(H, q, w, l1=l1, l2=l2, enough=0.0 if is_exact else most, accuracy=most)
             found -= w
         if objective.has_free_intercept:

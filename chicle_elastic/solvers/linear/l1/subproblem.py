@@ -18,48 +18,31 @@ another one crosses 0 or all slopes are as they should be (the active set method
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.certified import MOST_REPEATS
+from chicle_elastic.solvers.linear.newton.directions import JITTERS
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
-SLOPE_SHARE = 0.05
-"""Share of tol that slopes may be off at a solution, by l1."""
-MOST_ROUNDS = 500
-"""Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
+SLOPE_SHARE = 0.05  # share of tol that slopes may be off at a solution, by l1
 SWEEPS = 100
 """Over the weights that are not 0, before an exact step; while their signs change much, sweeps are what helps."""
-MOST_CUTS = 3
-"""Factors for one exact step, each with fewer weights than the one before."""
+MOST_CUTS = 3  # Factors for one exact step, each with fewer weights than the one before
+ROUNDING = JITTERS[0]  # and share of the largest slope at w = 0; its square is that of f(w0) that ends sweeps early
 PATIENCE = 10
 """Rounds after which a solution will do whose signs still change, for rounding; entries of each weight, one by one."""
-ROUNDING = 1e-12
-"""Share of the largest slope at w = 0 that is rounding, and of the diagonal that is added where columns depend on each
-other; its square is the share of f(w0) that ends sweeps early."""
 
 
 def minimise(
-    H: Array,
-    q: Array,
-    start: Array,
+    H: Array,  # shape (h, h), float64, symmetric
+    q: Array,  # shape (h,), float64
+    start: Array,  # w0, shape (h,), float64
     *,
-    l1: float,
+    l1: float,  # l1, l2: Factors of the penalties, >= 0
     l2: float,
-    enough: float,
-    accuracy: float,
-    most_rounds: int = MOST_ROUNDS,
+    enough: float,  # slopes that are off by at most this end it at once; 0 for a solution to rounding
+    accuracy: float,  # the same where signs do not come to rest
+    most_rounds: int = MOST_REPEATS,  # Rounds of sweeps and an exact step
 ) -> tuple[Array, bool]:
-    """Minimise f.
-
-    Args:
-        H: Shape (h, h), float64, symmetric.
-        q: Shape (h,), float64.
-        start: w0, shape (h,), float64.
-        l1, l2: Factors of the penalties, >= 0.
-        enough: Slopes that are off by at most this end it at once; 0 for a solution to rounding.
-        accuracy: The same where signs do not come to rest.
-        most_rounds: Rounds of sweeps and an exact step.
-
-    Returns:
-        w, shape (h,), and whether it is the solution.
-    """
+    """Minimise f; returns w, shape (h,), and whether it is the solution."""
     from chicle_elastic.solvers.kernels.penalised import descend
 
     is_singular, settled = False, np.full(len(q), np.nan)
@@ -109,10 +92,8 @@ def worst_slope(slopes: Array, w: Array, l1: float, l2: float) -> float:
 def _go(H: Array, l1: float, l2: float, signs: Array, slopes: Array, w: Array) -> bool | None:
     """Go toward the minimum over the weights that have signs, until one of them becomes 0, which loses its sign.
 
-    Up to there f falls all the way. `signs`, `slopes` and `w` are changed.
-
-    Returns:
-        Whether the minimum was found without an addition to the diagonal of H; None where a weight became 0.
+    Up to there f falls all the way. Returns whether the minimum was found without an addition to the diagonal of H;
+    None where a weight became 0.
     """
     active = np.flatnonzero(signs)
     if not len(active):
@@ -144,7 +125,7 @@ def step_with_signs(H: Array, q: Array, w: Array, *, l1: float, l2: float) -> Ar
 
 
 def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]:
-    """The solution of (matrix + l2 I) x = right, or None; and whether nothing was added to the diagonal."""
+    """Solve (matrix + l2 I) x = right, or return None; and say whether nothing was added to the diagonal."""
     diagonal = matrix.diagonal() + l2
     if not np.isfinite(right).all() or not (diagonal > 0).all():
         return None, False

@@ -9,12 +9,13 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer, one_output
+from chicle_elastic.solvers.linear.certified import PATIENCE, CertifiedTrainer, one_output
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, credible
-from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1State, OutputState
-from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS, MOST_COLUMNS, is_narrow
+from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
+from chicle_elastic.solvers.linear.methods import CHEAP_PRODUCTS, MOST_COLUMNS, is_narrow
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.products import FEW_COLUMNS
 from chicle_elastic.solvers.linear.progress import NOTHING
 
 
@@ -47,8 +48,8 @@ class ColumnsTrainer(CertifiedTrainer):
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> L1State:
         num_outputs, D, objective = self.num_outputs(schema), schema.num_features + 1, self.problem
         is_parabola, is_sparse = objective.loss is None, schema.kind == "csr"
-        is_cheap = is_parabola or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
-        output = OutputState(is_rough=schema.dtype != "float64" and not is_sparse, direction=np.zeros(D))
+        is_cheap = is_parabola or D <= FEW_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
+        output = L1Output(is_rough=schema.dtype != "float64" and not is_sparse, direction=np.zeros(D))
         return L1State(
             is_whole=is_cheap and is_narrow(schema, num_outputs),
             is_parabola=is_parabola,
@@ -69,10 +70,7 @@ class ColumnsTrainer(CertifiedTrainer):
         return f"a proximal Newton method {way}, because {products} {reason}"
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
-        """P and D per output at a certificate, each of shape (outputs,), float64.
-
-        D of a squared loss is unknown, minus infinity, where the means are those of other rows.
-        """
+        """P and D per output at a certificate, shape (outputs,); D is -inf where the means are those of other rows."""
         assert report.rebuilt is not None, "only a certificate has P and D"
         state, metrics, objective = L1State.look(report.progress), report.metrics, self.problem
         shape = len(state.outputs), -1
@@ -101,26 +99,16 @@ class ColumnsTrainer(CertifiedTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L1Trainer(ColumnsTrainer):
-    """Linear classifier with an l1 penalty, binary or one-vs-rest.
-
-    Attributes:
-        loss: "squared_hinge", "modified_huber" or "logistic".
-        C: Factor of the sum of losses, > 0.
-        l1_ratio: Share of the l1 penalty, above 0 and up to 1; the rest is that of 1/2 |w|^2.
-        tol: Relative duality gap, per output, at which to stop; 0 for never.
-        intercept_scaling: Value of the constant column; 0 for no intercept.
-        penalises_intercept: Whether the weight of that column is penalised like the others.
-        class_weights: Factor of C per class code; None for 1.
-    """
+    """Linear classifier with an l1 penalty, binary or one-vs-rest."""
 
     name = "L1"
-    loss: str = "logistic"
-    C: float = 1.0
-    l1_ratio: float = 1.0
-    tol: float = 1e-3
-    intercept_scaling: float = 1.0
-    penalises_intercept: bool = False
-    class_weights: tuple[float, ...] | None = None
+    loss: str = "logistic"  # "squared_hinge", "modified_huber" or "logistic"
+    C: float = 1.0  # factor of the sum of losses, > 0
+    l1_ratio: float = 1.0  # share of the l1 penalty, above 0 and up to 1; the rest is that of 1/2 |w|^2
+    tol: float = 1e-3  # relative duality gap, per output, at which to stop; 0 for never
+    intercept_scaling: float = 1.0  # Value of the constant column; 0 for no intercept
+    penalises_intercept: bool = False  # whether the weight of that column is penalised like the others
+    class_weights: tuple[float, ...] | None = None  # factor of C per class code; None for 1
 
     def __post_init__(self) -> None:
         if Loss.named(self.loss) is Loss.HINGE:
@@ -145,20 +133,13 @@ class L1Trainer(ColumnsTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LassoTrainer(ColumnsTrainer):
-    """Linear regression with squared loss and l1 and l2 penalties, as scikit-learn's Lasso and ElasticNet have it.
-
-    Attributes:
-        alpha: Factor of both penalties, > 0.
-        l1_ratio: Share of the l1 penalty, 0 to 1; 1 is the lasso. Wide data needs more than 0.
-        tol: Relative duality gap at which to stop; 0 for never.
-        has_intercept: Whether there is an intercept, which is not penalised.
-    """
+    """Linear regression with squared loss and l1 and l2 penalties, as scikit-learn's Lasso and ElasticNet have it."""
 
     name = "ElasticNet"
-    alpha: float = 1.0
-    l1_ratio: float = 1.0
-    tol: float = 1e-6
-    has_intercept: bool = True
+    alpha: float = 1.0  # factor of both penalties, > 0
+    l1_ratio: float = 1.0  # share of the l1 penalty, 0 to 1; 1 is the lasso. Wide data needs more than 0
+    tol: float = 1e-6  # relative duality gap at which to stop; 0 for never
+    has_intercept: bool = True  # whether there is an intercept, which is not penalised
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < np.inf or not 0 <= self.l1_ratio <= 1 or not self.tol >= 0:
@@ -183,11 +164,7 @@ class LassoTrainer(ColumnsTrainer):
         return one_output(schema)
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros.
-
-        Raises:
-            UsageError: The targets are class codes, or there is no l1 penalty on so many features.
-        """
+        """Zeros; a UsageError where targets are class codes, or there is no l1 penalty on many features."""
         if self.l1_ratio == 0 and not is_narrow(schema):
             raise UsageError(
                 f"l1_ratio=0 takes up to {MOST_COLUMNS - 1} features, because no weight is then 0, and the data has "

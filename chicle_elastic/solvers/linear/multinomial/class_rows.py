@@ -1,8 +1,7 @@
 """The rows of all local chunks in products with one vector per class, a block of rows at a time.
 
 BLAS multiplies dense rows, SciPy sparse ones, so that nothing has to be compiled. A block stays in the cache from the
-product with the weights of all classes to the sum that its result goes into. Rows of another dtype than the one that
-is computed in are converted block by block, never all at once. What is rough is computed in float32, of dense rows.
+product with the weights of all classes to the sum that its result goes into, and is converted to another dtype there.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +13,9 @@ from scipy.sparse import issparse, vstack
 from chicle_elastic.chunks.rows import MOST_ROWS, as_floats, matrix_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.linear.finite import require_finite
-from chicle_elastic.solvers.linear.products import add_dense_products
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
+from chicle_elastic.solvers.linear.pass_solver import require_finite
+from chicle_elastic.solvers.linear.products import ALL, add_dense_products
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 FEW_VALUES = 1 << 20
@@ -23,24 +23,14 @@ FEW_VALUES = 1 << 20
 VALUES_PER_BLOCK = 1 << 18
 """Values of a block of dense rows. With 4 times as many and as few, products of 4,000 x 1,024 rows with 50 classes take
 30 and 10 % longer; what a block takes is memory beside the rows."""
-SPARSE_ROWS = 1 << 16
-"""Rows of a block of sparse rows, whose products with all classes are what takes memory."""
-ROWS_MADE_DENSE = 1 << 12
-"""Sparse rows that are made dense at a time."""
-ALL: Array = np.zeros(0, dtype=np.int64)
-"""All columns."""
+SPARSE_ROWS = 1 << 16  # rows of a block of sparse rows, whose products with all classes are what takes memory
 
 
 class ClassRows:
     """The local rows; the intercept is no column of them.
 
-    Args:
-        blocks: Of the chunks by their ids, at least one, in order.
-        is_counted: Which of their rows there are, shape (number of all rows,), bool; None for all. Others are left
-            out a block at a time, so that no fold of a search has a copy of its rows.
-
-    Attributes:
-        num_rows: How many there are.
+    `is_counted` says which rows of the blocks there are, None for all. Others are left out a block at a time, so that
+    no fold of a search has a copy of its rows.
     """
 
     def __init__(self, blocks: dict[ChunkId, RowBlock], is_counted: Array | None = None) -> None:
@@ -63,11 +53,7 @@ class ClassRows:
         self.num_features = int(self._parts[0].shape[1])
 
     def require_finite(self) -> None:
-        """Look for the row that has made a sum NaN or infinite.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
+        """Look at all rows; a DataError names one that has a NaN or an infinity."""
         with np.errstate(over="ignore", invalid="ignore"):
             for chunk_id, block in self._blocks.items():
                 rows = matrix_of(block.rows)
@@ -75,13 +61,7 @@ class ClassRows:
                 require_finite(chunk_id, block, np.asarray(products))
 
     def sums(self, num_classes: int, weights: Callable[[slice], Array], *, are_squared: bool = False) -> Array:
-        """sum_i weights_ki x_i of every class, or of x_i * x_i, shape (K, d), float64.
-
-        Args:
-            num_classes: K.
-            weights: From which rows to their weights, shape (K, n).
-            are_squared: Whether features are squared.
-        """
+        """sum_i weights_ki x_i of every class, or of x_i * x_i, shape (K, d); `weights` finds those of some rows."""
         total = np.zeros((num_classes, self.num_features))
         for part, rows in self._row_blocks():
             if are_squared:
@@ -90,13 +70,7 @@ class ClassRows:
         return total
 
     def curved(self, vectors: Array, curve: Callable[[slice, Array], Array], *, is_rough: bool = False) -> Array:
-        """Both of these in one look at the rows: sum_i curve(scores)_ki x_i, shape (K, d), float64.
-
-        Args:
-            vectors: Shape (K, d), float64.
-            curve: From which rows and their scores, shape (K, n), to weights of that shape.
-            is_rough: Whether float32 will do.
-        """
+        """Return sum_i curve(scores)_ki x_i, shape (K, d), in one pass; `curve` finds weights of rows and scores."""
         total = np.zeros((len(vectors), self.num_features))
         dtype = np.float32 if is_rough else np.float64
         vectors = vectors.astype(dtype, copy=False)
@@ -110,13 +84,9 @@ class ClassRows:
         return np.concatenate(blocks) if blocks else np.zeros((0, self.num_features))  # a fold may leave all out
 
     def add_products(self, weights: Array, intercept: float, outs: Array, *, is_rough: bool = False) -> None:
-        """Add sum_i weights_ki x_i x_i^T, packed, of every class; rows of weight 0 are not multiplied.
+        """Add sum_i weights_ki x_i x_i^T, packed, of every class to `outs`; rows of weight 0 are not multiplied.
 
-        Args:
-            weights: >= 0, shape (K, num_rows).
-            intercept: Value of one more column at the end.
-            outs: OUT. Packed triangles, one per class.
-            is_rough: Whether float32 will do; where squares are beyond it, float64 is taken.
+        One more column at the end has the value `intercept`. Where squares are beyond float32, a rough sum is exact.
         """
         if self._is_sparse:
             for which, rows in self._made_dense(np.any(weights, axis=0)):
@@ -140,8 +110,8 @@ class ClassRows:
         """Numbers of rows, and these as dense ones, some at a time."""
         for part, rows in self._row_blocks():
             wanted = np.flatnonzero(is_needed[part])
-            for begin in range(0, len(wanted), ROWS_MADE_DENSE):
-                which = wanted[begin : begin + ROWS_MADE_DENSE]
+            for begin in range(0, len(wanted), ROWS_IN_CACHE // 2):
+                which = wanted[begin : begin + ROWS_IN_CACHE // 2]
                 yield part.start + which, rows[which].toarray()
 
     def _row_blocks(self, dtype: Any = np.float64) -> Iterator[tuple[slice, Any]]:

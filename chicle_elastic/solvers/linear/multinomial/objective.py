@@ -27,35 +27,21 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 
-LEFT_OUT = -1e30
-"""Intercept of a class without weight: its probability is 0, whatever the scores of others are."""
+LEFT_OUT = -1e30  # Intercept of a class without weight: its probability is 0, whatever the scores of others are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax:
-    """Probabilities of some samples, and sums over them.
+    """Probabilities of some samples, and sums over them."""
 
-    Attributes:
-        probabilities: p_i, shape (K, n), float64.
-        weighted: C_i p_i, shape (K, n), float64.
-        loss: sum_i C_i (log sum_k exp(z_ik) - z_iy).
-        entropy: sum_i C_i H(p_i).
-    """
-
-    probabilities: Array
-    weighted: Array
-    loss: float
-    entropy: float
+    probabilities: Array  # p_i, shape (K, n), float64
+    weighted: Array  # C_i p_i, shape (K, n), float64
+    loss: float  # sum_i C_i (log sum_k exp(z_ik) - z_iy)
+    entropy: float  # sum_i C_i H(p_i)
 
     @classmethod
     def of(cls, scores: Array, codes: Array, upper: Array) -> "Softmax":
-        """Of samples.
-
-        Args:
-            scores: z_i, shape (K, n), float64.
-            codes: Class codes, shape (n,), integers.
-            upper: C_i, shape (n,), float64.
-        """
+        """Find them from scores z_i, shape (K, n), class codes and C_i, each of shape (n,)."""
         shifted, p, sums = _softmax(scores)
         weighted = p * upper
         log_sums = float(upper @ np.log(sums))
@@ -93,15 +79,10 @@ def _softmax(scores: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """What makes probabilities feasible: p'_i = (1 - share) p_i + share * common.
+    """What makes probabilities feasible: p'_i = (1 - share) p_i + share * common."""
 
-    Attributes:
-        share: t, from 0 to 1.
-        common: q, shape (K,), float64.
-    """
-
-    share: float
-    common: Array
+    share: float  # t, from 0 to 1
+    common: Array  # q, shape (K,), float64
 
     @classmethod
     def of(cls, residual: Array, totals: Array) -> "Mixture":
@@ -126,23 +107,15 @@ def entropy_of(p: Array) -> float:
 
 
 def primal_and_dual(
-    model: Array,
-    gradient: Array,
+    model: Array,  # W and, as the last column, b, shape (K, d + 1)
+    gradient: Array,  # sum_i C_i (p_i - y_i) (x_i, 1)^T, shape (K, d + 1)
     *,
-    loss: float,
+    loss: float,  # loss, entropy: see `Softmax`
     entropy: float,
-    linear: Array,
-    has_intercept: bool,
+    linear: Array,  # sum_i C_i y_i (x_i, 1)^T, shape (K, d + 1)
+    has_intercept: bool,  # whether b is anything but 0
 ) -> tuple[float, float]:
-    """P at W and b, and D of the probabilities there, made feasible.
-
-    Args:
-        model: W and, as the last column, b, shape (K, d + 1).
-        gradient: sum_i C_i (p_i - y_i) (x_i, 1)^T, shape (K, d + 1).
-        loss, entropy: See `Softmax`.
-        linear: sum_i C_i y_i (x_i, 1)^T, shape (K, d + 1).
-        has_intercept: Whether b is anything but 0.
-    """
+    """P at W and b, and D of the probabilities there, made feasible."""
     primal = 0.5 * squared(model[:, :-1].ravel()) + loss
     part = -gradient[:, :-1]
     if not has_intercept:
@@ -158,5 +131,5 @@ def primal_and_dual(
 
 
 def _sum(values: Array) -> float:
-    """In a fixed order: what is decided by it is the same on every processor."""
+    """Add up in a fixed order: what is decided by it is the same on every processor."""
     return dot(values, np.ones(len(values)))

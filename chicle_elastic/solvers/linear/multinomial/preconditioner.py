@@ -1,4 +1,4 @@
-"""The preconditioner of conjugate gradients: second derivatives of one class at a time.
+"""The preconditioner of conjugate gradients: second derivatives of one class at a time, scaled by their diagonal first.
 
 The second derivatives of P are sum_i C_i (diag(p_i) - p_i p_i^T) (x) x_i x_i^T, and I for the weights. Blocks of single
 classes have C_i p_ik (1 - p_ik) there. Directions whose sum over classes is not 0 have no curvature but that of the
@@ -6,8 +6,6 @@ penalty; the gradient has no part in them, so residuals and what is made of them
 blocks fall short by what classes have in common; a factor of K / (K - 1) makes them exact where all classes are equally
 likely, and with two of them. Where there is no room for a block of each class, one has the mean of all, and each class
 a scale of its own.
-
-All of it is scaled by its diagonal first, so that a feature of scale 1e8 costs no digits of the others.
 """
 
 import numpy as np
@@ -17,8 +15,7 @@ from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exac
 from chicle_elastic.solvers.linear.products import cholesky_solve, pack, packed_diagonal, unpack
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
-ALL = NO_NUMBERS
-"""Columns of a block."""
+ALL = NO_NUMBERS  # columns of a block
 
 
 def block_weights(p: Array, upper: Array) -> Array:
@@ -35,13 +32,9 @@ def mean_weights(p: Array, upper: Array) -> Array:
 
 
 class ClassBlocks:
-    """Factors of the blocks, or diagonals alone.
+    """Factors of the blocks, one per class or one for all (see `Preconditioner`), or diagonals, shape (K, D), alone.
 
-    Args:
-        diagonal: Second derivatives, those of the penalty included, shape (K, D).
-        factor: One per class or a single one for all, see `Preconditioner`; flat, and empty for the diagonals alone.
-        is_active: Which classes have weight, shape (K,), bool; the others stay where they are.
-        has_intercept: Whether the last column is anything.
+    Classes that are not active have no weight, and stay where they are.
     """
 
     def __init__(self, diagonal: Array, factor: Array, *, is_active: Array, has_intercept: bool) -> None:
@@ -56,11 +49,8 @@ class ClassBlocks:
     def of(blocks: Array, diagonal: Array, ridge: Array, shares: Array) -> tuple[Array, Array]:
         """Find the diagonal, flat, and the factors.
 
-        Args:
-            blocks: Second derivatives of the losses, packed, one per class or a single one for all; flat or empty.
-            diagonal: Where there are no blocks, the same of their diagonals.
-            ridge: Second derivatives of the penalty, shape (K, D).
-            shares: By how much a single block is that of each class, 1 on average, shape (K,).
+        `blocks` are packed, one per class or one for all, flat; or there are their diagonals. A single block is
+        `shares` times that of each class, 1 on average, shape (K,).
         """
         K, D = ridge.shape
         if not len(blocks):
@@ -92,14 +82,7 @@ class ClassBlocks:
 
 
 def joint_block(rows: Array, p: Array, upper: Array, *, has_intercept: bool) -> Array:
-    """Second derivatives of the losses with respect to all weights, classes one after the other, packed by rows.
-
-    Args:
-        rows: Shape (n, d), float64.
-        p: Probabilities, shape (K, n), float64.
-        upper: C_i, shape (n,), float64.
-        has_intercept: Whether the last column of each class is 1, or 0.
-    """
+    """Second derivatives of the losses by all weights, classes one after the other, packed by rows."""
     n, K = len(rows), len(p)
     rows = np.column_stack([rows, np.full(n, float(has_intercept))])
     D = rows.shape[1]
@@ -114,14 +97,7 @@ def joint_block(rows: Array, p: Array, upper: Array, *, has_intercept: bool) -> 
 
 
 def joint_step(packed: Array, residual: Array, is_active: Array, *, has_intercept: bool) -> Array:
-    """The direction that all second derivatives take to this, shape (K, D).
-
-    Args:
-        packed: What tasks have summed up of `joint_block`.
-        residual: Less the gradient of P, shape (K, D).
-        is_active: Which classes have weight, shape (K,), bool.
-        has_intercept: Whether the last column is anything.
-    """
+    """Return the direction, shape (K, D), that a summed `joint_block` takes to the residual over active classes."""
     K, D = residual.shape
     matrix = unpack(packed, K * D).reshape(K, D, K, D)
     # Where all classes rise together there is no curvature. Any will do, of the size of the others: with that of a
@@ -137,7 +113,7 @@ def joint_step(packed: Array, residual: Array, is_active: Array, *, has_intercep
 
 
 def _projected(vectors: Array, is_active: Array, *, has_intercept: bool) -> Array:
-    """With a sum of 0 over the active classes, and 0 for the others; shape (K, D)."""
+    """Make the sum over the active classes 0, and the others 0; shape (K, D)."""
     if is_active.all():
         result = vectors - vectors.mean(axis=0)
     else:

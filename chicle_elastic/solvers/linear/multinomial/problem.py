@@ -1,14 +1,12 @@
 """The softmax as a problem of `newton`: one output with the weights of all classes, which the loss ties together.
 
-The objective is that of scikit-learn's LogisticRegression (see `objective`). w is W and, as the last column, b, shape
-(K, D), flat. Scores of all classes may rise together, and the penalty has W where they do not: directions have a sum of
-0 over the classes, as has the gradient.
+w is W and, as the last column, b, shape (K, D), flat (see `objective`). Scores of all classes may rise together, and
+the penalty has W where they do not: directions have a sum of 0 over the classes, as has the gradient.
 
 On little data the second derivatives of all weights are summed up, and steps are exact. Else the preconditioner has
-those of each class by itself, or of their mean where a message has no room for so many (`preconditioner`): all of them
-together would be K^2 blocks, with fewer passes that take far longer. The look at the data has the weight and the
-features of each class. Where W is 0 all samples have the shares of the classes as their probabilities, so loss,
-gradient and second derivatives follow from it, with a single block.
+those of each class by itself, or of their mean (`preconditioner`): all together would be K^2 blocks, with fewer passes
+that take far longer. Where W is 0 all samples have the shares of the classes as their probabilities, so loss, gradient
+and second derivatives follow from the look at the data, with a single block.
 """
 
 import math
@@ -38,20 +36,15 @@ from chicle_elastic.solvers.linear.products import pack, unpack
 from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 
-ENTROPY = 9
-"""Place of sum C H(p) in the scalars of an evaluation."""
+ENTROPY = 9  # Place of sum C H(p) in the scalars of an evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxProblem(Problem):
-    """Minimise 1/2 |W|^2 and the losses of all classes.
+    """Minimise 1/2 |W|^2 and the losses of all classes."""
 
-    Attributes:
-        num_classes: K.
-        loss: Says what kind of loss it is; that of two classes is of the same kind.
-    """
-
-    num_classes: int
+    num_classes: int  # K
+    # says what kind of loss it is; that of two classes is of the same kind
     loss: RegressionLoss = field(default_factory=SmoothLoss)
 
     @property
@@ -188,7 +181,7 @@ class SoftmaxProblem(Problem):
     def _intercepts_moved(self, output: OutputState, gradient: Array, found: Evaluation) -> tuple[float, Array]:
         """Find the Newton step of the intercepts alone, whose sum is 0, and about what it leaves of the gap.
 
-        Such a step moves samples from one class to another, and features with them, which are taken to be their means.
+        Samples move from one class to another, and features with them, which are taken to be their means.
         """
         g, linear, is_active = self.by_class(gradient), self.by_class(output.linear), self.is_active(output)
         step, K = np.zeros(len(g)), len(g)

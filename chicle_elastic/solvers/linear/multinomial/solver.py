@@ -1,8 +1,4 @@
-"""The local part of a multinomial regression: the sums of a pass over the rows of one task.
-
-Between passes a task remembers the probabilities at the W, b that it has evaluated last. They are found anew where rows
-have come or gone.
-"""
+"""Sums of a pass of a multinomial regression over the rows of one task, which remembers the last probabilities."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,35 +8,21 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.agreement import is_same, ticks_of
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem
-from chicle_elastic.solvers.linear.newton.state import (
-    Block,
-    Evaluation,
-    NewtonPhase,
-    NewtonState,
-)
+from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.objectives import upper_bounds
 from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-GOLDEN_RATIO = 0.6180339887498949
-"""Multiples of it by the number of a row, modulo 1, are spread evenly: which rows are drawn is the same on any task."""
-SAME = 1e-14
-"""Relative difference of a weight that is rounding, as the mean of the steps of all tasks has."""
-
 
 class LocalRows:
-    """Rows, class codes and weights of all local chunks (at least one), for as long as these stay.
+    """Rows that are not left out, class codes, C_i and ticks of all local chunks (at least one), while these stay.
 
-    Attributes:
-        num_read: How many rows the chunks have.
-        rows: Those that are not left out.
-        codes: Class codes, shape (num_rows,), int32.
-        upper: C_i, shape (num_rows,), float64.
-        ticks: Numbers from 0 to 1, spread evenly over the rows of the data set, shape (num_rows,), float64.
+    Ticks are numbers from 0 to 1, spread evenly over the rows of the data set.
     """
 
     def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, trainer: Any) -> None:
@@ -48,7 +30,7 @@ class LocalRows:
         found, factors = list(blocks.values()), trainer.class_weights
         codes = np.concatenate([block.targets for block in found])
         upper = np.concatenate([upper_bounds(C, block.targets, block.weights, factors) for block in found])
-        ticks = np.concatenate([np.asarray(block.row_ids) for block in found]) * GOLDEN_RATIO % 1.0
+        ticks = ticks_of(np.concatenate([np.asarray(block.row_ids) for block in found]))
         self.num_read, is_counted = len(codes), None
         if trainer.code_classes is not None:
             is_counted = upper > 0
@@ -61,18 +43,12 @@ class LocalRows:
 
 
 class MultinomialSolver(PassSolver):
-    """One per uni-task.
-
-    Args:
-        ctx: Of the task.
-        trainer: The `MultinomialTrainer`, which says what is minimised.
-    """
+    """One per uni-task."""
 
     state_type = NewtonState
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx)
-        self._trainer = trainer
+        super().__init__(ctx, trainer)
         self._C = float(trainer.C)
         self._known: tuple[Array, Array] | None = None
         self._rows: LocalRows | None = None
@@ -85,7 +61,7 @@ class MultinomialSolver(PassSolver):
     def local(self) -> LocalRows:
         """The present chunks, read; there is at least one."""
         if self._rows is None:
-            self._rows = LocalRows(self.chunks, self._C, self._trainer)
+            self._rows = LocalRows(self.chunks, self._C, self.trainer)
         return self._rows
 
     def raise_bounds(self, C: float) -> None:
@@ -94,13 +70,9 @@ class MultinomialSolver(PassSolver):
             self._rows.upper *= C / self._C
         self._C = C
 
-    def sums_size(self, state: NewtonState) -> int:
-        """See `newton.state`."""
-        return state.sums_size(self._trainer.problem_of(state))
-
     def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
         """See `newton.state`."""
-        output, part, problem = state.outputs[0], sums[HEAD:], self._trainer.problem_of(state)
+        output, part, problem = state.outputs[0], sums[HEAD:], self.trainer.problem_of(state)
         with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
             if output.phase is NewtonPhase.LOOK:
                 self._look(state, problem, part)
@@ -153,12 +125,8 @@ class MultinomialSolver(PassSolver):
         self._add_blocks(problem, weights, blocks, is_rough=state.is_rough)
 
     def _sums(self, W: Array, *, p: Array | None = None, beside: Array | None = None) -> tuple[float, float, Array]:
-        """Sum up loss, entropy and the gradient of the losses, shape (K, D), in one look at the rows.
-
-        Args:
-            W: Shape (K, D).
-            p: OUT. Probabilities, shape (K, num_rows).
-            beside: OUT. Second derivatives by the intercepts, shape (K, K); added to.
+        """Sum up loss, entropy and gradient, shape (K, D), in one pass; fill in `p`, (K, num_rows), and add to
+        `beside`, (K, K).
         """
         local, values, intercepts = self.local, np.zeros(2), np.zeros((len(W), 1))
 
@@ -212,9 +180,9 @@ class MultinomialSolver(PassSolver):
         return np.hstack([self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough), intercepts])
 
     def _probabilities(self, W: Array, dtype: Any) -> Array:
-        """Those of all rows, shape (K, num_rows); rows are not read where W is 0."""
+        """Find those of all rows, shape (K, num_rows); rows are not read where W is 0."""
         known = self._known
-        if known is None or known[1].dtype != dtype or not (np.abs(known[0] - W) <= SAME * np.abs(W)).all():
+        if known is None or known[1].dtype != dtype or not is_same(known[0], W):
             p = np.empty((len(W), self.local.rows.num_rows), dtype)
             if W[:, :-1].any():
                 self._sums(W, p=p)
@@ -224,10 +192,8 @@ class MultinomialSolver(PassSolver):
             return p
         return known[1]
 
-    def evaluate(self, model: Array, progress: Array) -> Update:
+    def evaluate_rows(self, model: Array, progress: Array) -> Update:
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
-        if not self.chunks:
-            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_features + 1))
         metrics = {"loss": loss, "entropy": entropy, "rows": float(self.local.num_read)}

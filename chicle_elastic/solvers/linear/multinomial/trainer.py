@@ -8,20 +8,17 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import Context, Report, Solver, Summed
+from chicle_elastic.solvers.base import Context, Report, Solver
 from chicle_elastic.solvers.linear.certified import CertifiedTrainer, num_outputs
-from chicle_elastic.solvers.linear.methods import MANY_VALUES, ROWS_PER_COLUMN
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, ROWS_PER_COLUMN
 from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, num_blocks, softmax_problem
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.newton.state import KEPT_PRODUCTS, NewtonState
+from chicle_elastic.solvers.linear.products import MOST_EXACT
 
-LEAST_KEPT, MOST_KEPT, COLUMNS_PER_PRODUCT = 2, 16, 8
-"""Products of a run up to which the next one has the same blocks, at least and at most; between them as many as take
-the time of the blocks of dense rows, which is one per so many columns. With 2 and 32 in place of 8, 44 tables take 8 %
-more and 2 % fewer iterations, and 20,000 rows of 300 columns 1.0 and 1.3 of the time; always 8 products, 10 % more."""
-MOST_JOINT_COLUMNS, MOST_JOINT_PRODUCTS = 256, 1 << 24
-"""Weights of all classes, and multiplications of all their second derivatives, up to which these are summed up."""
+MOST_JOINT_PRODUCTS = 1 << 24
+"""Multiplications of the second derivatives by all weights of all classes up to which these are summed up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,46 +26,31 @@ class MultinomialTrainer(CertifiedTrainer):
     """Logistic regression with one softmax over all classes, as scikit-learn's LogisticRegression has it.
 
     The model is W of shape (num_classes, num_features + 1), flattened, float64; its last column has the intercepts.
-
-    Attributes:
-        C: Factor of the sum of losses, > 0.
-        tol: Relative duality gap at which to stop; 0 for never.
-        has_intercept: Whether there are intercepts, which are not penalised.
-        class_weights: Factor of C per target code; None for 1. Rows of a code with the factor 0 are left out.
-        code_classes: Class of each target code, from 0; None where codes are classes.
     """
 
     name = "Multinomial"
     state_type = NewtonState
+    steps: ClassVar[Any] = steps
     sums = "loss", "entropy", "rows"
-    C: float = 1.0
-    tol: float = 1e-3
-    has_intercept: bool = True
+    C: float = 1.0  # factor of the sum of losses, > 0
+    tol: float = 1e-3  # relative duality gap at which to stop; 0 for never
+    has_intercept: bool = True  # whether there are intercepts, which are not penalised
+    # factor of C per target code; None for 1. Rows of a code with the factor 0 are left out
     class_weights: tuple[float, ...] | None = None
-    code_classes: tuple[int, ...] | None = None
+    code_classes: tuple[int, ...] | None = None  # class of each target code, from 0; None where codes are classes
     has_one_softmax: ClassVar[bool] = True
-    intercept_scaling: ClassVar[float] = 1.0
-    """Of the last column of the model."""
+    intercept_scaling: ClassVar[float] = 1.0  # of the last column of the model
 
     def __post_init__(self) -> None:
         if not 0 < self.C < np.inf or not self.tol >= 0:
             raise UsageError(f"multinomial regression needs C > 0 and tol >= 0, got C={self.C}, tol={self.tol}")
-
-    @property
-    def problem(self) -> SoftmaxProblem:
-        """Unknown before there is a state: it has the number of classes."""
-        raise NotImplementedError("the problem of a softmax depends on the number of classes: see problem_of")
 
     def problem_of(self, state: NewtonState) -> SoftmaxProblem:
         """Return what is minimised."""
         return softmax_problem(self.tol, self.has_intercept, state.num_classes)
 
     def num_outputs(self, schema: DataSchema) -> int:
-        """One output per class.
-
-        Raises:
-            UsageError: The targets are not class codes.
-        """
+        """One output per class; a UsageError where targets are not class codes."""
         K = self._num_classes(schema)
         return max(num_outputs(schema, K), K)
 
@@ -89,15 +71,6 @@ class MultinomialTrainer(CertifiedTrainer):
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
         state = first_state(schema, self._num_classes(schema))
         return steps.start(state, self.problem_of(state), model)
-
-    def _reopen(self, state: NewtonState, model: Array) -> None:
-        steps.reopen(state, self.problem_of(state), model)
-
-    def _step(self, state: NewtonState, model: Array, summed: Summed) -> Array:
-        return steps.advance(state, self.problem_of(state), model, summed.delta, summed.weight)
-
-    def _sums_size(self, state: NewtonState) -> int:
-        return state.sums_size(self.problem_of(state))
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
@@ -132,10 +105,6 @@ class MultinomialTrainer(CertifiedTrainer):
             )
         return primal, dual if is_known and not np.isnan(dual) else -np.inf
 
-    def estimate(self, model: Array, report: Report) -> float:
-        """See `CertifiedTrainer`."""
-        return NewtonState.look(report.progress).outputs[0].gap
-
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`."""
         return NewtonState.look(report.progress).share <= steps.LEAST_SHARE
@@ -144,7 +113,7 @@ class MultinomialTrainer(CertifiedTrainer):
 def first_state(schema: DataSchema, K: int) -> NewtonState:
     """Say before the first pass over data of K classes which second derivatives are summed up, and of which rows."""
     n, D = schema.num_rows, schema.num_features + 1
-    is_joint = K * D <= MOST_JOINT_COLUMNS and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
+    is_joint = K * D <= MOST_EXACT and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
     row_step = 1 if is_joint or not num_blocks(K, D) else max(1, n // (ROWS_PER_COLUMN * D))
     return NewtonState(
         D=K * D,
@@ -152,8 +121,10 @@ def first_state(schema: DataSchema, K: int) -> NewtonState:
         row_step=row_step,
         is_exact=is_joint,
         is_rough=schema.kind != "csr" and schema.dtype != "float64" and not is_joint,
-        has_many_rows=n * D > MANY_VALUES,
-        kept_products=min(max(D // (COLUMNS_PER_PRODUCT * row_step), LEAST_KEPT), MOST_KEPT),
+        has_many_rows=n * D > MOST_BLOCK_VALUES,
+        # As many products as take the time of the blocks of dense rows: one per 8 columns. With 2 and 32 in place of 8,
+        # 44 tables take 8 % more and 2 % fewer iterations, and 20,000 rows of 300 columns 1.0 and 1.3 of the time.
+        kept_products=min(max(D // (KEPT_PRODUCTS * row_step), KEPT_PRODUCTS // 4), 2 * KEPT_PRODUCTS),
         num_classes=K,
         outputs=[],
     )

@@ -12,21 +12,17 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import ticks_of
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS, pack, packed_diagonal
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
-MOST_UPDATES = 16
-"""Updates after which a sum is found anew, as their rounding errors add up."""
-SHARE_CHANGED = 0.5
-"""Rows that change sides, as a share of those that count, up to which a sum is updated."""
+MOST_UPDATES = 16  # Updates after which a sum is found anew, as their rounding errors add up
+SHARE_CHANGED = 0.5  # rows that change sides, as a share of those that count, up to which a sum is updated
 LEAST_LEFT = {Block.ROUGH: 1e-3, Block.EXACT: 1e-6}
 """Share of what a diagonal value was since it was found anew; below, what is left may be the rounding of what was taken
 away, as after a single row of huge values."""
-MOST_COPIED = 1 << 20
-"""Values of rows that have changed sides up to which they are copied."""
-SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio: products with it look random (Knuth, The Art of Computer Programming 3, section 6.4)."""
 
 
 @dataclass(slots=True)
@@ -42,16 +38,10 @@ class _Sum:
 
 
 class Blocks:
-    """Sums of c_i x_i x_i^T over the same rows.
+    """Sums of c_i x_i x_i^T over the same rows, of which one in `row_step` is in the sample.
 
-    Args:
-        rows: The rows.
-        row_ids: Finds their numbers in the data set, shape (num_rows,), int64; None where no sample is asked for.
-        row_step: One row in so many is in the sample.
-        full: What c_i is where it is not 0, shape (num_rows,), float64, for the squared hinge; None if it is anything.
-
-    Attributes:
-        num_added: Rows whose products were added or taken away so far.
+    `row_ids` finds their numbers in the data set. `full` has what c_i is where it is not 0, of a loss with kinks.
+    `num_added` counts rows whose products were added or taken away.
     """
 
     def __init__(
@@ -66,14 +56,8 @@ class Blocks:
         self.num_added = 0
 
     def add(self, k: int, kind: Block, curvatures: Array, columns: Array, out: Array) -> None:
-        """Add the sum of output `k`.
-
-        Args:
-            k: The output.
-            kind: Which rows, and how exactly; not KEPT.
-            curvatures: c_i, shape (num_rows,), float64.
-            columns: Columns of the block, ascending, int64; empty for all.
-            out: Packed; added to.
+        """Add the sum of output `k` over its `columns` (ascending, empty for all) to the packed `out`; `kind` is not
+        KEPT.
         """
         if kind is Block.SAMPLED:
             which, copy = self._sampled()
@@ -107,8 +91,7 @@ class Blocks:
         """Numbers of the rows in the sample, which are the same for any number of tasks, and a copy that pays."""
         if self._sample is None:
             assert self._row_ids is not None
-            numbers = self._row_ids().astype(np.uint64) * SPREAD >> np.uint64(32)
-            which = np.flatnonzero(numbers % np.uint64(self._row_step) == 0)
+            which = np.flatnonzero(self._row_step * ticks_of(self._row_ids()) < 1.0)
             self._sample = which, self._rows.rough_copy(which)
         return self._sample
 
@@ -136,7 +119,7 @@ class Blocks:
         gone[come != 0] = 0.0
         num_columns = len(columns) or self._rows.num_columns
         is_dense_cheaper = num_columns <= FEW_COLUMNS or not self._rows.is_sparse
-        if is_dense_cheaper and len(changed) * num_columns <= MOST_COPIED:
+        if is_dense_cheaper and len(changed) * num_columns <= MOST_BLOCK_VALUES:
             with np.errstate(over="ignore", invalid="ignore"):
                 rows: Any = self._rows.dense(changed, columns, is_rough=kind is not Block.EXACT)
                 weighted = rows * (come - gone)[:, None].astype(rows.dtype)
@@ -157,5 +140,5 @@ class Blocks:
 
 
 def _diagonal(block: Array) -> Array:
-    """Of a packed triangle."""
+    """Return the diagonal of a packed triangle."""
     return packed_diagonal(block, (math.isqrt(8 * len(block) + 1) - 1) // 2)

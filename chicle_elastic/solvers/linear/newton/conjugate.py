@@ -8,7 +8,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.newton import pairs
-from chicle_elastic.solvers.linear.newton.corners import narrow_along
+from chicle_elastic.solvers.linear.newton.gap import narrow_along
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
     Block,
@@ -23,11 +23,9 @@ ETA = 0.1
 what these add to the gap and the step foretells. On six wide data sets 0.3 and 0.03 take 6 to 9 % more passes."""
 LEAST_ETA, MOST_ETA, MOST_PRODUCTS = 1e-2, 0.3, 100
 """Shares of the gradient that conjugate gradients leave of a smooth loss, and their products at most."""
-LANDING, LEAST_LEFT = 0.3, 0.3
+LANDING = 0.3
 """Share of the goal that the residual of a run that may be the last one may leave; and what an exact step may leave of
 the gap, as a share of its square: a run cannot be the last one below that."""
-LAST_WORD = 0.5
-"""Share of `FIRST_SHARE` below which the w of a parabola stays: two certificates were refused, and it has no room."""
 
 
 def _preconditioned(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> Array:
@@ -40,7 +38,7 @@ def begin(state: NewtonState, output: OutputState, problem: Problem, residual: A
     output.phase, output.residual, output.num_products, output.met = NewtonPhase.MULTIPLY, residual, 0, np.zeros(0)
     output.conjugate = _preconditioned(state, output, problem, residual)
     landing = LANDING * state.share * problem.tol / max(output.gap, TINY)
-    may_be_last = landing >= LEAST_LEFT * output.gap
+    may_be_last = landing >= LANDING * output.gap
     eta = min(max(math.sqrt(landing if may_be_last else min(output.gap, 1.0)), LEAST_ETA), MOST_ETA)
     if not (len(output.factor) or problem.has_duals):  # steps are dear, for their products are many
         eta = min(eta, ETA)
@@ -67,7 +65,7 @@ def multiplied(
     output.residual = output.residual - step * product
     output.num_products += 1
     if loss.is_parabola:
-        if state.share < LAST_WORD * FIRST_SHARE:
+        if state.share < 0.5 * FIRST_SHARE:  # two certificates were refused, and w has no room for its digits
             output.shift = output.shift + step * p
         else:
             w = w + step * p
@@ -97,10 +95,7 @@ def multiplied(
 
 
 def _leaves_little(state: NewtonState, output: OutputState, problem: Problem) -> bool:
-    """Say whether the direction is as good as Newton's method can make use of by now.
-
-    With corners the residual has to be a small part of the gap with the duals that it foretells.
-    """
+    """Say whether Newton's method can use no better direction by now; with corners, beside the gap it foretells."""
     if not problem.loss.has_corners:
         return _scaled_square(output, output.residual) <= output.goal
     left = 0.5 * squared(problem.penalised(output.residual)) / problem.strength(state)

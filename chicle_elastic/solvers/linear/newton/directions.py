@@ -1,7 +1,7 @@
 """The linear algebra of a Newton step: exact directions, and the preconditioner of conjugate gradients.
 
-All of it is scaled by the diagonal first, so that a feature of scale 1e8 costs no digits of the others. What is found
-here may differ between processors in its last digits, so nothing is decided by it (see `agreement`).
+All is scaled by the diagonal first, so that a feature of scale 1e8 costs no digits of the others. What is found may
+differ between processors in its last digits, so nothing is decided by it (see `agreement`).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from scipy.linalg.lapack import dpptrs
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
-from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.objectives import EPSILON, TINY
 from chicle_elastic.solvers.linear.products import (
     MOST_LISTED,
     cholesky_factor,
@@ -26,8 +26,6 @@ from chicle_elastic.solvers.linear.products import (
 JITTERS = (1e-12, 1e-9, 1e-6, 1e-4)
 """Added to a diagonal of ones, one after the other, where rounding has made a matrix indefinite, of float64 or of
 float32."""
-EPSILON = 4.0 * float(np.finfo(np.float64).eps)
-"""Times D the curvature of a scaled matrix that is rounding."""
 
 
 def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:
@@ -44,18 +42,13 @@ def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:
 def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callable[[Array], Array], Array]:
     """Find what solves for a Newton step, and the null space of the second derivatives, shape (D, m).
 
-    Where columns hang together these are singular but for rounding, and there is no curvature but that of the penalty
-    in their null space: there a step leads to the least |w| (see `to_least`).
-
-    Args:
-        matrix: Second derivatives of the losses, shape (D, D), whose lower triangle counts; overwritten.
-        ridge: Those of the penalty, shape (D,).
-        is_rough: An estimate will do: too small curvatures are no sign of a null space, and without a factor it is that
-            of the diagonal alone.
+    Where columns are dependent these are singular but for rounding, and there is no curvature but that of the penalty
+    in their null space: there a step leads to the least |w| (see `to_least`). The lower triangle of `matrix` counts,
+    and is overwritten. A rough one says nothing of a null space, and without a factor its diagonal is taken.
     """
     size = len(ridge)
     matrix, scale = scaled(matrix, ridge)
-    least, nothing = size * EPSILON, np.zeros((size, 0))
+    least, nothing = 4.0 * size * EPSILON, np.zeros((size, 0))
     factor = cholesky_factor(matrix, *(JITTERS if is_rough else ()))
     if factor is not None and (is_rough or factor.diagonal().min() ** 2 > least):
         return lambda g: scale * cholesky_solve(factor, scale * g), nothing
@@ -76,16 +69,10 @@ def to_least(there: Array, null: Array, ridge: Array) -> Array:
 
 
 class Preconditioner:
-    """The diagonal of second derivatives, and a factored block of those in some columns.
+    """The diagonal of second derivatives, and a factored block of those in some columns (empty for all), scaled by it.
 
-    Where there is no block, a free intercept may be eliminated first: the diagonal is that of columns less their means
-    (by curvature).
-
-    Args:
-        diagonal: Those of the penalty included, shape (D,).
-        factor: Cholesky factor of the block, scaled by the diagonal, packed; empty for the diagonal alone.
-        columns: Columns of the block, int64; empty for all.
-        beside: Second derivatives by the intercept and each weight, shape (D,), if it is eliminated; else empty.
+    Where there is no block, a free intercept may be eliminated first, with the second derivatives `beside` it: the
+    diagonal is that of columns less their means (by curvature).
     """
 
     def __init__(self, diagonal: Array, factor: Array, columns: Array, beside: Array) -> None:
@@ -95,13 +82,8 @@ class Preconditioner:
 
     @classmethod
     def of(cls, packed: Array, diagonal: Array, columns: Array, beside: Array, ridge: Array) -> "Preconditioner":
-        """Find the factor.
-
-        Args:
-            packed: Second derivatives of the losses in the columns of the block; empty for none.
-            diagonal: Those of all columns, shape (D,).
-            columns, beside: As above.
-            ridge: Those of the penalty, shape (D,).
+        """Find the factor, of packed second derivatives in the columns of the block and the diagonal of all, without
+        penalty.
         """
         if len(beside):
             means = beside / max(float(beside[-1]), TINY)
@@ -143,10 +125,7 @@ class Preconditioner:
 
 
 def curvature_along(vector: Array, packed: Array) -> float:
-    """v^T H v of second derivatives in all columns.
-
-    Other than what is factored here, it comes out the same on every processor, if the sums do.
-    """
+    """Return v^T H v of second derivatives in all columns: the same on every processor, if the sums are."""
     size = len(vector)
     once = dot(packed_diagonal(packed, size), vector * vector)
     if size <= MOST_LISTED:

@@ -1,27 +1,30 @@
-"""What is known of the gap of an output, and whether it is small enough, from the sums of an evaluation."""
+"""Say from the sums of an evaluation how large the gap is, and how wide the corners of a loss are rounded off."""
+
+import math
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.agreement import SAME, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton.directions import curvature_along
 from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, OutputState, Problem
+from chicle_elastic.solvers.linear.objectives import EPSILON, SLIGHT
 
-ROUNDING = 1e-13
-"""Relative change of the objective that is none."""
-CAUTION = 2.0
-"""What a step leaves may be so many times what the step before has left."""
-BALANCED = 1e-9
-"""Share of the sum of duals that those of two classes may differ by, for rounding, beside a free intercept."""
-EPSILON = float(np.finfo(np.float64).eps)
+CAUTION = 2.0  # what a step leaves may be so many times what the step before has left
+PER_FALL, NARROWER, MUCH_NARROWER, FAR = 0.3, 0.2, 0.05, 0.1
+"""Factor of the width of corners: the fall that a step foretells as a share of what corners add to the gap, times the
+first, and at least the second, or the third where the relative gap is below the last. Over 106 tables on four tasks the
+hinge takes 3 % fewer passes with 0.1 for both, and 3 % more with 0.3 and 0.03; 68 of regressions 2 % more and fewer."""
+JUST_NARROW = 0.4
+"""Share of the gap to reach that corners take, once they are narrow enough; 0.1 and 0.8 take 2 to 5 % more passes."""
 
 
 def is_one_sided(output: OutputState, problem: Problem, w: Array, direction: Array, plus: float, minus: float) -> bool:
     """Say whether all c_i of one class are 0, in a first pass: then the other class is all there is to say.
 
-    Slopes of large margins are 0, too, so the question is asked at w = 0. The output rests then, or goes there first.
+    Slopes of large margins are 0, too, so w = 0 is asked. The output rests then, or goes there first.
     """
     if not problem.has_free_intercept or (plus > 0) == (minus > 0):
         return False
@@ -44,8 +47,8 @@ def is_there_already(
     sharp_loss, of_chunks, signed = found.scalars[[1, 9, 10]].tolist()
     primal = half_norm + sharp_loss
     gap = primal - (of_chunks - half_norm)  # of w that is that of the duals; else the certificate tells
-    is_balanced = not problem.has_free_intercept or abs(signed) <= BALANCED * float(found.scalars[3] + found.scalars[4])
-    if not (is_balanced and -ROUNDING * primal <= gap <= state.share * problem.tol * primal):
+    is_balanced = not problem.has_free_intercept or abs(signed) <= SLIGHT * float(found.scalars[3] + found.scalars[4])
+    if not (is_balanced and -SAME * primal <= gap <= state.share * problem.tol * primal):
         return False
     output.phase, output.gap, output.keeps_duals = NewtonPhase.REST, gap / max(primal, TINY), True
     return True
@@ -56,7 +59,7 @@ def will_be_there(
 ) -> tuple[bool, bool]:
     """Say whether w one exact step on, and the duals of which it is made, are good enough; and if these are rounding.
 
-    Newton's method squares what it leaves, but for kinks: `ratio` is the share of the gap that the last step has left.
+    Newton's method squares the share of the gap that a step leaves, which was `ratio` for the last one, but for kinks.
     """
     g = problem.penalised(gradient)
     if problem.has_free_intercept:
@@ -72,8 +75,7 @@ def will_be_there(
 def keep_best_duals(output: OutputState, problem: Problem, dual: float, plus: float, minus: float) -> None:
     """Take the slopes at w as duals, if D is larger with them than it has been.
 
-    A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w. With corners tasks
-    keep the duals themselves.
+    Where a scale goes to 0, slopes are rounding of w. With corners tasks keep the duals themselves.
     """
     output.is_best = dual > output.dual or problem.has_duals_of_w
     if not output.is_best:
@@ -82,3 +84,23 @@ def keep_best_duals(output: OutputState, problem: Problem, dual: float, plus: fl
     if problem.has_free_intercept and not problem.loss.is_parabola:
         least = min(plus, minus)
         output.plus, output.minus = least / max(plus, TINY), least / max(minus, TINY)
+
+
+def narrow(state: NewtonState, output: OutputState, problem: Problem) -> None:
+    """Make the corners narrower, or rest where there are none, or rounding would be all that is gained."""
+    output.phase, output.reach = NewtonPhase.EVALUATE, 1.0
+    output.direction, output.change = np.zeros(state.D), 0.0
+    if problem.loss.has_corners:
+        output.theta *= MUCH_NARROWER
+    if not problem.loss.has_corners or output.theta < SAME * state.typical:
+        output.phase, output.is_refused = NewtonPhase.REST, False
+
+
+def narrow_along(output: OutputState, problem: Problem) -> None:
+    """Have corners be narrower at the end of the direction: the more, the less it foretells beside what they cost."""
+    if problem.loss.has_corners:
+        corners = max(output.corners, TINY)
+        just_narrow = math.sqrt(JUST_NARROW * output.enough / corners)
+        least = NARROWER if output.gap > FAR else MUCH_NARROWER
+        share = max(least, just_narrow, -0.5 * PER_FALL * output.slope / corners)
+        output.change = (min(share, 1.0) - 1.0) * output.theta

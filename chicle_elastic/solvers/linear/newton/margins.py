@@ -56,13 +56,9 @@ class HingeLoss(RegressionLoss):
 
 @dataclass(frozen=True, slots=True)
 class SmoothLoss(RegressionLoss):
-    """One of `objectives` that has derivatives.
+    """One of `objectives` that has derivatives."""
 
-    Attributes:
-        loss: Which.
-    """
-
-    loss: Loss = Loss.LOGISTIC
+    loss: Loss = Loss.LOGISTIC  # which
 
     @property
     def full_curvature(self) -> float | None:

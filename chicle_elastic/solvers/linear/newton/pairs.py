@@ -11,36 +11,22 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 
-MOST_PAIRS = 6
-"""Pairs that are kept; with more of them a new block would have paid long ago."""
-MOST_VALUES = 1 << 20
-"""Values of the pairs at most: they are part of the progress, which tasks that join and checkpoints have."""
+MOST_PAIRS = 6  # Pairs that are kept; with more of them a new block would have paid long ago
 
 
 def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
-    """With one more pair, and without the oldest ones if that were too many; of very wide data there are none.
-
-    Args:
-        pairs: Flat.
-        change: Of w, shape (D,).
-        of_gradient: Change of the gradient, shape (D,). Of a strongly convex function <change, of_gradient> > 0.
-    """
+    """Append a pair, and drop the oldest ones if that were too many; of very wide data there are none."""
     size = 2 * len(change)
-    most = min(MOST_PAIRS, MOST_VALUES // size)
+    most = min(MOST_PAIRS, MOST_BLOCK_VALUES // size)
     if most == 0 or not dot(change, of_gradient) > 0.0:  # of a convex function that is rounding
         return pairs
     return np.concatenate([pairs[max(len(pairs) - (most - 1) * size, 0) :], change, of_gradient])
 
 
 def solve(pairs: Array, vector: Array, solve_block: Callable[[Array], Array]) -> Array:
-    """The inverse second derivatives times a vector, shape (D,): the two loops of the algorithm.
-
-    Args:
-        pairs: Flat.
-        vector: Shape (D,).
-        solve_block: Multiplies with the inverse of the factored block.
-    """
+    """Multiply with the inverse second derivatives, `solve_block` with that of the factored block: two loops."""
     if not len(pairs):
         return solve_block(vector)
     known = pairs.reshape(-1, 2, len(vector))

@@ -1,8 +1,7 @@
 """What one thread of a task adds up over its rows in a pass of Newton's method, and the duals that it writes.
 
 Between passes it remembers, per output, the scores at w and at the end of the direction, so that a step costs one
-product of its rows with a vector and one or two sums over them; with corners also the duals there, which are in the
-chunks, too, where these have room for them. The rest is found anew where rows have come or gone.
+product of its rows with a vector and one or two sums over them; with corners also the duals there.
 """
 
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import is_same
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.state import (
     SHARES,
@@ -22,57 +22,36 @@ from chicle_elastic.solvers.linear.newton.state import (
     OutputState,
     Problem,
 )
-from chicle_elastic.solvers.linear.objectives import dual_slopes
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
 from chicle_elastic.solvers.linear.rows import NewtonRows
-
-ROWS_AT_ONCE = 1 << 12
-"""Rows whose losses along a direction are found at a time."""
-SAME = 1e-14
-"""Relative difference of a weight that is rounding."""
 
 
 @dataclass(slots=True)
 class _Point:
-    """Keep what is known of all rows at a w.
+    """Keep what is known of all rows at a w."""
 
-    Attributes:
-        w: The point.
-        scores: As the loss has them.
-        curvatures: Of the loss, weighted, where products are asked for.
-        slopes, beside: With corners, of the round loss, and its curvatures beside the duals.
-        duals: With corners, those that the step to w has foretold.
-    """
-
-    w: Array
-    scores: Array
-    curvatures: Array | None = None
+    w: Array  # the point
+    scores: Array  # as the loss has them
+    curvatures: Array | None = None  # of the loss, weighted, where products are asked for
+    # slopes, beside: with corners, of the round loss, and its curvatures beside the duals
     slopes: Array | None = None
     beside: Array | None = None
-    duals: Array | None = None
+    duals: Array | None = None  # with corners, those that the step to w has foretold
 
 
 class NewtonPasses:
-    """Over some local rows of one task, as long as they stay.
-
-    Args:
-        problem: The same in every task.
-        rows: These rows, the intercept column included.
-        upper: c_i, shape (num_rows,), float64.
-        targets: Of each output, shape (outputs, num_rows), float64.
-        intercept: Value of the intercept column.
-        row_ids: Finds the numbers of the rows in the data set, shape (num_rows,), int64.
-        row_step: See `NewtonState`.
-    """
+    """Over some local rows of one task, as long as they stay."""
 
     def __init__(
         self,
-        problem: Problem,
-        rows: NewtonRows,
-        upper: Array,
-        targets: Array,
-        intercept: float,
+        problem: Problem,  # the same in every task
+        rows: NewtonRows,  # These rows, the intercept column included
+        upper: Array,  # c_i, shape (num_rows,), float64
+        targets: Array,  # of each output, shape (outputs, num_rows), float64
+        intercept: float,  # Value of the intercept column
+        # finds the numbers of the rows in the data set, shape (num_rows,), int64
         row_ids: Callable[[], Array] | None = None,
-        row_step: int = 1,
+        row_step: int = 1,  # see `NewtonState`
     ) -> None:
         self._problem, self._loss = problem, problem.loss
         self._rows = rows
@@ -98,24 +77,15 @@ class NewtonPasses:
 
     def run(
         self,
-        state: NewtonState,
-        k: int,
-        w: Array,
-        part: Array,  # OUT
-        alpha: Array | None = None,
+        state: NewtonState,  # of all outputs
+        k: int,  # the output, which is not in phase LOOK
+        w: Array,  # its w, shape (D,)
+        part: Array,  # OUT: its sums, zeros
+        alpha: Array | None = None,  # its duals in the chunks, if they matter (`needs_duals`)
         *,
-        is_first: bool = True,
+        is_first: bool = True,  # whether to add what is added once per task
     ) -> None:
-        """Add up what an output needs.
-
-        Args:
-            state: Of all outputs.
-            k: The output, which is not in phase LOOK.
-            w: Its w, shape (D,).
-            part: Its sums, zeros.
-            alpha: OUT. Its duals in the chunks, if they matter (`needs_duals`).
-            is_first: Whether to add what is added once per task.
-        """
+        """Add up what an output needs."""
         output = state.outputs[k]
         if output.phase is NewtonPhase.MULTIPLY:
             point = self._point(k, w)
@@ -132,19 +102,19 @@ class NewtonPasses:
             found.step[:] = output.step * is_first
 
     def _scores(self, k: int, w: Array) -> Array:
-        """Those of the loss: less the targets, for one of residuals."""
+        """Find the scores of the loss: less the targets, for one of residuals."""
         scores = self._rows.times(w) if w[:-1].any() else np.full(self._rows.num_rows, self._intercept * w[-1])
         return scores if self._offsets is None else scores - self._offsets[k]
 
     def _known(self, k: int, w: Array) -> _Point | None:
-        """What is remembered of w; the mean of the steps of all tasks may be another one in its last digits."""
+        """Recall what is known of w; the mean of the steps of all tasks may be another one in its last digits."""
         for point in self._points.get(k, ()):
-            if (np.abs(point.w - w) <= SAME * np.abs(w)).all():
+            if is_same(point.w, w):
                 return point
         return None
 
     def _point(self, k: int, w: Array) -> _Point:
-        """What is known at w, now or from now on."""
+        """Recall what is known at w, now or from now on."""
         point = self._known(k, w)
         if point is None:
             point = _Point(w.copy(), self._scores(k, w))
@@ -152,12 +122,12 @@ class NewtonPasses:
         return point
 
     def _foretold(self, k: int, point: _Point, scores: Array) -> Array:
-        """The duals of a loss with corners after a step from a point that leads to these scores."""
+        """Foretell the duals of a loss with corners after a step from a point to these scores."""
         assert point.slopes is not None
         return self._loss.clipped(point.slopes + point.beside * (point.scores - scores), self._targets[k])
 
     def _best_duals(self, k: int, output: OutputState) -> Array | None:
-        """Those with the largest D so far, of a loss with corners; None where they are not known."""
+        """Recall the duals with the largest D so far, of a loss with corners; None where they are not known."""
         points = self._points.get(k)
         return points[-1].duals if output.is_best and points else self._best.get(k)
 
@@ -213,16 +183,16 @@ class NewtonPasses:
         if len(found.line) and before is not None:
             shares = np.array(SHARES)[:, None]
             widths: Any = output.theta + (0.0 if loss.has_corners or not output.change else shares * output.change)
-            for begin in range(0, len(y), ROWS_AT_ONCE):
-                i = slice(begin, begin + ROWS_AT_ONCE)
+            for begin in range(0, len(y), ROWS_IN_CACHE // 2):
+                i = slice(begin, begin + ROWS_IN_CACHE // 2)
                 along = before.scores[i] + shares * (scores[i] - before.scores[i])
                 found.line[:] += loss.values(along, y[i], widths) @ upper[i]
 
     def duals(self, output: OutputState, k: int, w: Array, alpha: Array | None = None) -> tuple[Array, Array]:
         """Return scores at w, and the duals that are certified together with it, per unit of c_i.
 
-        Where they are not known those are the slopes at w + shift; where w is made of them, those that an exact step
-        from w foretells; with corners those that the last step has foretold.
+        They are the slopes at w + shift; where w is made of them, those that an exact step foretells; with corners
+        those that the last step has foretold.
         """
         loss, y = self._loss, self._targets[k]
         point = self._point(k, w)

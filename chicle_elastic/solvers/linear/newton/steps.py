@@ -11,30 +11,28 @@ The next pass evaluates the end of the direction. Where the objective has not fa
 losses along the direction tell which share of it brings the objective furthest down, and the pass after evaluates that.
 A scale of the residuals is one more unknown of the equations; without exact directions it takes a step of its own.
 
-With the slopes at w as duals the gap has two parts: |gradient|^2 / (2 alpha), and what the corners leave. A smooth loss
-has no second part. Corners become narrower with every step, the more the less it foretells beside the second part,
-and no narrower than `tol` needs. Each task remembers the duals that the last step has foretold for its rows, the slopes
-and their change to first order: with these the first part is next to nothing after a whole step, and the gap is known
-long before the gradient is small. They say how curved corners count in the next step, too (`curvatures_beside`). A task
-that has got or lost rows begins with slopes. Of large
-features the gradient at any w is mostly rounding of w; then w is as good as it gets, and the certificate has the duals
-of w + step, which is more than a number has room for. D does not know of a scale: the duals are those of the largest D
-so far, and the scale may go on to 0.
+With the slopes at w as duals the gap has two parts: |gradient|^2 / (2 alpha), and what the corners leave. Corners
+become narrower with every step, the more the less it foretells beside the second part, and no narrower than `tol`
+needs. Each task remembers the duals that the last step has foretold for its rows, the slopes and their change to first
+order: with these the first part is next to nothing after a whole step, and the gap is known long before the gradient is
+small. They say how curved corners count in the next step, too (`curvatures_beside`). Of large features the gradient at
+any w is mostly rounding of w; then w is as good as it gets, and the certificate has the duals of w + step, which is
+more than a number has room for. D does not know of a scale: the duals are those of the largest D so far, and the scale
+may go on to 0.
 
 Where chunks have duals, an output rests with those one exact step on, of which w then is made: Newton's method squares
 what it leaves, so that it rests as soon as that will be small enough. With features of very different scales no dual is
-exact enough for that: rounding of the duals times a feature of 1e8 is a w that is worth nothing. There, and after two
+exact enough for that: rounding of the duals times a feature of 1e8 is a w that is worth nothing. There, and after
 certificates in vain, w is certified together with its slopes.
 
 An intercept that is not penalised takes what it can of the gradient first (`steepness_of`), and the duals of the sign
 with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
 
 The second derivatives of a parabola are summed up once. Conjugate gradients, preconditioned by their Cholesky factor
-where there is room, go on until the residual of the equations says that the gap is small enough, and w goes along with
-them: with a factor the first step is the solution but for rounding, or for float32. (Rifkin and Lippert 2007, "Notes on
-regularized least-squares", have the duals.) A task that is alone has no need to multiply after that first step.
-
-Where tasks found a step from a factor, they send it along and go on with its mean (see `agreement`).
+where there is room, go on until the gap is small enough, and w goes along with them: with a factor the first step is
+the solution but for rounding, or for float32 (Rifkin and Lippert 2007, "Notes on regularized least-squares"). A task
+that is alone has no need to multiply after that first step. Where tasks found a step from a factor, they send it along
+and go on with its mean (see `agreement`).
 """
 
 import math
@@ -42,20 +40,17 @@ import math
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.agreement import dot, squared
-from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.agreement import SAME, dot, squared
+from chicle_elastic.solvers.linear.certified import LEAST_FALL, TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
-from chicle_elastic.solvers.linear.newton.corners import LEAST_THETA, narrow, narrow_along
-from chicle_elastic.solvers.linear.newton.directions import (
-    heaviest_columns,
-    to_least,
-)
+from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
 from chicle_elastic.solvers.linear.newton.gap import (
-    ROUNDING,
     is_one_sided,
     is_there_already,
     keep_best_duals,
+    narrow,
+    narrow_along,
     will_be_there,
 )
 from chicle_elastic.solvers.linear.newton.state import (
@@ -72,24 +67,19 @@ from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import packed_diagonal
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 
-ENOUGH = 0.25
-"""Share of slope times direction by which the objective has to fall; of a parabola it is a half."""
+ENOUGH = 0.25  # share of slope times direction by which the objective has to fall; of a parabola it is a half
 WARM_THETA = 0.2
 """Width of corners that a classifier begins with from w that is not 0, in units of margins; else it is 1. With 0.05,
 0.1 and 1 warm starts take 0.85, 0.94 and 1.41 of the passes on 18 pairs of C, on 8 of digits 1.12, 1.12 and 0.89."""
-LEAST_REACH, LEAST_FALL = 1e-5, 0.5
+LEAST_REACH = 1e-5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
-FIRST_DAMPING, MOST_DAMPING, DAMPED = 1e-3, 1e3, 10.0
-"""Damping after a direction that leads nowhere, at most, and what each further one and each whole step change it by."""
-SMALLER, LARGER = 0.9, 10.0
-"""Share of a scale that a step may take away, or add."""
-FEW = 1e-4
-"""Relative change of the objective that is none, as a share of tol."""
-LEAST_SHARE, LEAST_SHARE_OF_NEWTON_DUALS = 0.05, 0.2
-"""Share of tol that is aimed at, at least; and below which, after two certificates in vain, no output rests with the
-duals of one step on."""
-POOR = 0.9
-"""Share of the gradient above which sums in float32 are not good enough."""
+FIRST_DAMPING, DAMPED = 1e-3, 10.0
+"""Damping after a direction that leads nowhere, at most its inverse, and what each further one and each whole step
+change it by."""
+SMALLER, LARGER = 0.9, 10.0  # share of a scale that a step may take away, or add
+FEW = 1e-4  # relative change of the objective that is none, as a share of tol
+LEAST_SHARE = 0.05  # share of tol that is aimed at, at least
+POOR = 0.9  # share of the gradient above which sums in float32 are not good enough
 
 
 def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
@@ -128,17 +118,8 @@ def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array
 
 
 def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
-    """Go on from the sums of a pass.
-
-    Args:
-        state: Of the pass; changed in place.
-        problem: What is minimised.
-        model: w, shape (outputs * D,).
-        sums: See `state`.
-        weight: Tasks that have summed something up.
-
-    Returns:
-        The new w, of the same shape.
+    """Go on from the sums of a pass of `weight` tasks (see `state`, which is changed); returns the new w of all
+    outputs.
     """
     num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.is_at_rest:  # the pass is made again
@@ -205,7 +186,7 @@ def _evaluated(
     has_step = bool(direction.any() or output.change)
     if has_step and not output.is_chosen and math.isfinite(output.value):
         fall = output.value - half - (loss_before if loss.has_corners else round_loss)
-        rounding = max(ROUNDING, FEW * problem.tol) * abs(output.value)
+        rounding = max(SAME, FEW * problem.tol) * abs(output.value)
         if abs(fall) <= rounding and output.reach == 1.0:  # the gradient tells, if it is one of the same corners
             output.is_blind = not (loss.has_corners and output.change)
         elif not fall >= -ENOUGH * output.slope and not _is_best(state, output, problem, w, direction, fall, found):
@@ -249,7 +230,7 @@ def _evaluated(
     if problem.has_duals and state.is_exact and not loss.has_corners:
         ratio = steepness / max(before, TINY) if has_step else np.inf
         is_near, is_rounding = will_be_there(output, problem, gradient, found, ratio, was_whole=was_whole)
-        if is_rounding or output.damping or state.share <= LEAST_SHARE_OF_NEWTON_DUALS:
+        if is_rounding or output.damping or state.share < 0.25 * FIRST_SHARE:  # three certificates were refused
             is_near = False
         else:
             is_there = is_there and is_at_rest
@@ -266,7 +247,7 @@ def _evaluated(
     elif is_at_rest and of_slopes <= enough and state.is_exact and not (loss.has_scale or loss.is_parabola):
         output.phase, output.residual = NewtonPhase.REST, there
         output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
-    elif is_at_rest and by_scale > 0 and output.theta > LEAST_THETA * state.typical:  # w has followed
+    elif is_at_rest and by_scale > 0 and output.theta > SAME * state.typical:  # w has followed
         output.change, output.slope = -SMALLER * output.theta, -SMALLER * output.theta * by_scale
     elif is_at_rest:
         narrow(state, output, problem)
@@ -297,11 +278,16 @@ def _is_best(
         half_norms = 0.5 * squared(at_w) + shares * dot(at_w, along) + 0.5 * shares * shares * squared(along)
         values = problem.strength(state) * half_norms + found.line
         values[~np.isfinite(values)] = np.inf
-        best, rounding = int(np.argmin(values)), max(ROUNDING, FEW * problem.tol) * abs(output.value)
+        best, rounding = int(np.argmin(values)), max(SAME, FEW * problem.tol) * abs(output.value)
         output.is_chosen = bool(values[best] < output.value - rounding)
         if output.is_chosen and best == 0:
             return True
-        if not output.is_chosen and problem.loss.full_curvature and state.is_exact and output.damping < MOST_DAMPING:
+        if (
+            not output.is_chosen
+            and problem.loss.full_curvature
+            and state.is_exact
+            and output.damping * FIRST_DAMPING < 1.0
+        ):
             # Second derivatives do not foresee rows whose curvature begins on the way (Levenberg and Marquardt).
             output.damping = max(DAMPED * output.damping, FIRST_DAMPING)
             output.direction, output.change, output.reach = np.zeros(state.D), 0.0, 1.0
@@ -320,11 +306,7 @@ def _is_best(
 
 
 def _keep_products(state: NewtonState, output: OutputState, problem: Problem, found: Evaluation, ridge: Array) -> bool:
-    """Keep of the second derivatives what conjugate gradients and a free intercept need.
-
-    Returns:
-        False if they have to be summed up again, with more digits.
-    """
+    """Keep of the second derivatives what the steps need; False if they have to be summed up with more digits."""
     if output.block is Block.KEPT:
         return True
     diagonal = found.diagonal
@@ -342,9 +324,7 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
     # Whether there is a factor differs from one processor to another, so it decides on nothing but the factor.
     problem.precondition(state, output, diagonal, found, ridge)
     output.pairs = np.zeros(0)
-    if (
-        state.block_columns and not state.has_all_columns and not len(output.columns)
-    ):  # from the next evaluation on there is a block
+    if state.block_columns and not (state.has_all_columns or len(output.columns)):  # from the next evaluation on
         output.columns = heaviest_columns(output.diagonal, state.block_columns)
     if problem.loss.is_parabola:
         output.block = Block.KEPT
@@ -383,8 +363,7 @@ def _newton_direction(
 def _of_scale(output: OutputState, slope: float, bend: float) -> float:
     """Return the change of a scale, which leaves it above 0.
 
-    Rows that are fitted exactly have no second derivative by it, and it goes to 0, one tenth after the other; w has to
-    follow first.
+    Rows that are fitted exactly have no second derivative by it, and it goes to 0 by tenths, once w has followed.
     """
     change = -slope / max(bend, TINY)
     if change < -SMALLER * output.theta and output.steepness > output.theta * abs(slope):

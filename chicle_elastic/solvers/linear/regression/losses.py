@@ -20,25 +20,19 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-
-LEAST_MEAN = 1e-20
-"""What the mean of counts that are all 0 is taken for."""
+from chicle_elastic.solvers.linear.objectives import ROUNDING
 
 
 class RegressionLoss(ABC):
-    """A convex loss of a score and a target.
+    """A convex loss of a score and a target."""
 
-    Attributes:
-        has_corners: Whether it has corners, which are rounded off less and less.
-        has_scale: Whether theta is the scale of the residuals, which the objective is minimised over, too.
-        is_of_residuals: Whether it is one of y - z alone. Then it gets z - y as scores, with targets of 0: what a step
-            changes has more digits there. False is always right.
-        is_quadratic: Whether it grows as the square of large targets, and not as they do themselves.
-    """
-
-    has_corners: ClassVar[bool] = False
+    has_corners: ClassVar[bool] = False  # whether it has corners, which are rounded off less and less
+    # whether theta is the scale of the residuals, which the objective is minimised over, too
     has_scale: ClassVar[bool] = False
+    # whether it is one of y - z alone. Then it gets z - y as scores, with targets of 0: what a step changes has more
+    # digits there. False is always right
     is_of_residuals: ClassVar[bool] = False
+    # whether it grows as the square of large targets, and not as they do themselves
     is_quadratic: ClassVar[bool] = False
 
     @property
@@ -89,11 +83,7 @@ class RegressionLoss(ABC):
         return mean
 
     def require(self, targets: Array) -> None:  # noqa: B027 - most losses have all
-        """Refuse targets that the loss does not have.
-
-        Raises:
-            DataError: Of one of them.
-        """
+        """Refuse targets that the loss does not have, with a DataError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +94,9 @@ class EpsilonInsensitive(RegressionLoss):
     h(r - epsilon) + h(-r - epsilon) - width of r = y - z (Chen and Mangasarian 1996, "A class of smoothing functions
     for nonlinear and mixed complementarity problems"). It is curved everywhere, so that a Newton step also knows of the
     rows that are not in the corner: with parabolas in it, steps lead nowhere once few rows are there.
-
-    Attributes:
-        epsilon: Residuals up to this cost nothing, >= 0.
     """
 
-    epsilon: float = 0.0
+    epsilon: float = 0.0  # residuals up to this cost nothing, >= 0
     has_corners: ClassVar[bool] = True
     is_of_residuals: ClassVar[bool] = True
 
@@ -166,13 +153,9 @@ class EpsilonInsensitive(RegressionLoss):
 
 @dataclass(frozen=True, slots=True)
 class SquaredEpsilonInsensitive(RegressionLoss):
-    """max(0, |y - z| - epsilon)^2, as LinearSVR has it; with epsilon = 0 the squared error.
+    """max(0, |y - z| - epsilon)^2, as LinearSVR has it; with epsilon = 0 the squared error."""
 
-    Attributes:
-        epsilon: Residuals up to this cost nothing, >= 0.
-    """
-
-    epsilon: float = 0.0
+    epsilon: float = 0.0  # residuals up to this cost nothing, >= 0
     is_of_residuals: ClassVar[bool] = True
     is_quadratic: ClassVar[bool] = True
 
@@ -218,12 +201,9 @@ class Huber(RegressionLoss):
     Huber and Ronchetti 2009, "Robust Statistics"), as scikit-learn's HuberRegressor has it. With sigma h(r / sigma) =
     max over |a| <= 2 epsilon of a r - sigma a^2 / 4 the dual is a y, where the least over sigma is finite:
     sum_i c_i a_i^2 <= 4 sum_i c_i.
-
-    Attributes:
-        epsilon: Residuals beyond so many sigma count linearly, >= 1.
     """
 
-    epsilon: float = 1.35
+    epsilon: float = 1.35  # residuals beyond so many sigma count linearly, >= 1
     has_scale: ClassVar[bool] = True
     is_of_residuals: ClassVar[bool] = True
 
@@ -277,14 +257,10 @@ class Poisson(RegressionLoss):
 
     def start(self, mean: float) -> float:
         """Return the logarithm of the mean, or of next to nothing."""
-        return float(np.log(max(mean, LEAST_MEAN)))
+        return float(np.log(max(mean, ROUNDING)))
 
     def require(self, targets: Array) -> None:
-        """Refuse what is no count or rate.
-
-        Raises:
-            DataError: There is a negative one.
-        """
+        """Refuse what is no count or rate, with a DataError."""
         if len(targets) and targets.min() < 0:
             raise DataError(
                 f"the Poisson loss takes targets y >= 0, and the data has {targets.min():g}; choose another loss, or "

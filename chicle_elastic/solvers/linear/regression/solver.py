@@ -18,17 +18,12 @@ from chicle_elastic.solvers.linear.tables import Bounds
 
 
 class RegressionSolver(PassSolver):
-    """One per uni-task.
-
-    Args:
-        ctx: Of the task.
-        trainer: The `RegressionTrainer`, which says what is minimised.
-    """
+    """One per uni-task."""
 
     state_type = NewtonState
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx)
+        super().__init__(ctx, trainer)
         self._problem = trainer.problem
         bounds, intercept = Bounds(float(trainer.C)), float(trainer.intercept_scaling)
         self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
@@ -39,17 +34,9 @@ class RegressionSolver(PassSolver):
         self.local.change(added, removed)
         self._passes = None
 
-    def sums_size(self, state: NewtonState) -> int:
-        """See `newton.state`."""
-        return state.sums_size(self._problem)
-
     @property
     def passes(self) -> NewtonPasses:
-        """Over the present chunks.
-
-        Raises:
-            DataError: The loss does not have such targets.
-        """
+        """Over the present chunks; a DataError where the loss does not have such targets."""
         if self._passes is None:
             local, counts = self.local, self.local.upper > 0
             self._problem.loss.require(local.targets[counts])
@@ -60,10 +47,8 @@ class RegressionSolver(PassSolver):
         return self._passes
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """Make a pass over the local rows, or with little data and no other task several.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Make a pass over the local rows, or several of little data on one task; a DataError names one that has a NaN
+        or an infinity.
         """
         update, state = super().solve(model, budget), NewtonState.look(budget.progress)
         if state.passes == 1:
@@ -82,7 +67,7 @@ class RegressionSolver(PassSolver):
             for _ in range(state.passes - 1):
                 if state.outputs[0].phase in ends or budget.is_spent():
                     break
-                sums = np.zeros(self.sums_size(state))
+                sums = np.zeros(state.sums_size(self._problem))
                 sums[ROWS], sums[ALONE] = num_rows, 1.0
                 self.run_pass(state, model, sums, budget)
                 model = steps.advance(state, self._problem, model, sums, 1.0)
@@ -99,14 +84,12 @@ class RegressionSolver(PassSolver):
             y, upper = local.targets, local.upper
             part[:] = [upper @ values for values in (np.ones_like(y), np.abs(y), y, y * y)]
 
-    def evaluate(self, model: Array, progress: Array) -> Update:
-        """Return as delta sum_i c_i a_i x_i of the duals; as metrics losses, these less dual values, sum c a^2, c
-        and scores, and rows.
+    def evaluate_rows(self, model: Array, progress: Array) -> Update:
+        """Return sum_i c_i a_i x_i of the duals; as metrics losses, these less dual values, sum c a^2, c and scores,
+        and rows.
 
-        The duals are the slopes at w + shift, and not at w; with corners those that the last step has foretold.
+        The duals are the slopes at w + shift; with corners those that the last step has foretold.
         """
-        if not self.chunks:
-            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         local, state, loss = self.local, NewtonState.look(progress), self._problem.loss
         output, upper = state.outputs[0], local.upper
         y = np.where(upper > 0, 0.0 if loss.is_of_residuals else local.targets, 0.0)

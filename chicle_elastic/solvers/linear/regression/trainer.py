@@ -83,9 +83,6 @@ class RegressionTrainer(CertifiedTrainer):
         state.is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr" and state.is_exact
         return steps.start(state, self.problem, model)
 
-    def _sums_size(self, state: NewtonState) -> int:
-        return state.sums_size(self.problem)
-
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
         columns = f"second derivatives of {schema.num_features + 1} columns"
@@ -96,12 +93,12 @@ class RegressionTrainer(CertifiedTrainer):
     def update_size(self, model: Array, progress: Array) -> int:
         """Return the length of the sums; after several passes w and the state follow."""
         state = NewtonState.look(progress)
-        return self._sums_size(state) + (len(model) + state.room if state.passes > 1 else 0)
+        return state.sums_size(self.problem) + (len(model) + state.room if state.passes > 1 else 0)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps`; an only task may have gone on itself."""
         state = NewtonState.look(progress)
-        reached = summed.delta[self._sums_size(state) :] if state.passes > 1 else NO_PROGRESS
+        reached = summed.delta[state.sums_size(self.problem) :] if state.passes > 1 else NO_PROGRESS
         if NewtonState.is_of(reached[len(model) :]):
             return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
         return CertifiedTrainer.advance(self, model, progress, summed)
@@ -131,9 +128,7 @@ class RegressionTrainer(CertifiedTrainer):
         elif self._has_free_intercept and not is_centred:
             unit = state.typical if self.loss.is_of_residuals else 1.0
             lack += (2.0 * abs(model[-1]) + unit) * abs(v[-1]) - model[-1] * v[-1]
-        if (
-            self.loss.has_scale
-        ):  # duals that are too large are made smaller: their part of D is linear, the norm a square
+        if self.loss.has_scale:  # too large duals are made smaller: their part of D is linear, the norm a square
             share = min(1.0, math.sqrt(4.0 * metrics["total"] / max(metrics["squares"], TINY)))
             norm = 0.5 * alpha * squared(of_duals)
             lack += (1.0 - share) * (primal - lack + norm) - (1.0 - share * share) * norm

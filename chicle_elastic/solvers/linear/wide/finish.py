@@ -1,18 +1,15 @@
 """Newton steps of one task: on problems on which coordinate descent crawls.
 
-There w has few coordinates compared with the duals, or rows are sparse, so the whole problem is solved in w. A step
-minimises phi along a Newton direction: exact where a matrix of second derivatives can be made, else found by conjugate
-gradients (`rows`). For smooth losses phi is P. The hinge is made smooth by the proximal point method on the dual
-(`hinge`).
+The whole problem is solved in w. A step minimises phi along a Newton direction: exact where a matrix of second
+derivatives can be made, else found by conjugate gradients (`rows`). For smooth losses phi is P. The hinge is made
+smooth by the proximal point method on the dual (`hinge`).
 
 What is certified is not w at the end of a step: margins there are not yet those of the duals. It is w(alpha) of the
-duals one Newton step on, a - c (change of the margin), clipped into their bounds.
-
-Clipping, and what conjugate gradients have left, would spoil these duals where columns are heavy: a dual that is off by
-a little moves w there by thousands of times as much. So duals inside of their bounds are moved once more, by the least
-that brings w(alpha) in the heaviest columns to where the step leads. The best duals so far are in the chunks, and
-w(alpha) of them is the model. If chunks come or go, the steps begin anew. Rows that other tasks have may stay as they
-are (`outside`).
+duals one Newton step on, a - c (change of the margin), clipped into their bounds. Clipping, and what conjugate
+gradients have left, would spoil these duals where columns are heavy: a dual that is off by a little moves w there by
+thousands of times as much. So duals inside of their bounds are moved once more, by the least that brings w(alpha) in
+the heaviest columns to where the step leads. The best duals so far are in the chunks. Rows that other tasks have may
+stay as they are (`outside`).
 """
 
 import math
@@ -23,60 +20,50 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.certified import LEAST_FALL
-from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, most_duals, primal_losses, slopes_of
+from chicle_elastic.solvers.linear.objectives import (
+    SLIGHT,
+    TINY,
+    Loss,
+    dual_values,
+    most_duals,
+    primal_losses,
+    slopes_of,
+)
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import STEP_VALUES
 from chicle_elastic.solvers.linear.wide.rows import WideRows, products_of
 
-FLAT = 0.3
-"""A point on the line is good when the slope there is this share of the slope at its beginning."""
+LEFT = 0.3  # share that a search may leave: of the slope at its beginning, or of the gap where centers move
 MAX_TRIALS = 12
 STEPS_PER_ITERATION = 16
 """Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
 FAR = 10.0
 """Share of the gap of the best duals that 1/2 |gradient|^2 is, beyond which the duals one step on are not looked at. On
 dense rows of 40 to 500 columns 6 of 133 were better there, by a factor of 1.5 at most; of those below it 26 of 99."""
-RIDGE = 1e-9
-"""Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
 
 
 class WideFinish:
     """Newton steps for one output, over all rows of the only task, or over some rows while all other duals stay.
 
-    Here phi is P, of a smooth loss.
-
-    Args:
-        rows: All local rows.
-        loss: The loss.
-        signs: +1 or -1, shape (num_rows,).
-        upper: C_i, shape (num_rows,).
-        alpha: Duals to begin with, shape (num_rows,), float64.
-        outside: What other rows contribute to w(alpha), shape (num_columns,).
-        other_duals: The dual values of these rows.
-        tol: Relative gap at which to come back, however few the steps were.
-
-    Attributes:
-        most_fruitless: Newton steps in a row without better duals, nor a smaller gradient, after which they are given
-            up: rounding, most likely.
-        alpha: The best duals so far.
-        w: w(alpha), shape (num_columns,).
-        gap: Sum of their gap contributions.
-        primal: P of w, of all rows.
+    Here phi is P, of a smooth loss. `alpha` are the best duals so far, `w` is theirs, `gap` the sum of their gap
+    contributions, `primal` P of w and all rows.
     """
 
+    # Newton steps in a row without better duals, nor a smaller gradient, after which they are given up: rounding, most
+    # likely
     most_fruitless: ClassVar[int] = 30
 
     def __init__(
         self,
-        rows: WideRows,
-        loss: Loss,
-        signs: Array,
-        upper: Array,
-        alpha: Array,
+        rows: WideRows,  # all local rows
+        loss: Loss,  # the loss
+        signs: Array,  # +1 or -1, shape (num_rows,)
+        upper: Array,  # C_i, shape (num_rows,)
+        alpha: Array,  # duals to begin with, shape (num_rows,), float64
         *,
-        outside: Array,
-        other_duals: float = 0.0,
-        tol: float = 0.0,
+        outside: Array,  # what other rows contribute to w(alpha), shape (num_columns,)
+        other_duals: float = 0.0,  # the dual values of these rows
+        tol: float = 0.0,  # relative gap at which to come back, however few the steps were
     ) -> None:
         self._rows, self._loss = rows, loss
         self._signs = signs
@@ -133,21 +120,13 @@ class WideFinish:
 
     @property
     def relative_left(self) -> float:
-        """How far the steps have got, for the race: the gap of the best duals and the w of the last step.
-
-        With every step it falls; that of the duals and their own w falls at the very end.
-        """
+        """Return for the race the gap of the best duals and the w of the last step, which falls with every step."""
         dual = self.primal - self.gap
         gap = min(self.gap, max(self._primal_at(self._margins, self._point) - dual, 0.0))
         return float(gap / max(gap + dual, TINY))
 
     def run(self, is_spent: Callable[[], bool], *, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.
-
-        Args:
-            is_spent: Whether to end with what there is, in the middle of a step, too.
-            is_over: Whether to begin no further step.
-        """
+        """Take a step, and more until the gap is small, or `STEPS_PER_ITERATION`; `is_spent` also ends one amid it."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not taken
             self._look()
             for _ in range(STEPS_PER_ITERATION):
@@ -156,7 +135,7 @@ class WideFinish:
                     return
 
     def _duals(self, margins: Array) -> Array:
-        """The duals that phi has at these margins, shape (num_rows,)."""
+        """Find the duals that phi has at these margins, shape (num_rows,)."""
         return slopes_of(self._loss, margins, self._upper)[0]
 
     def _curvatures(self, margins: Array, duals: Array) -> Array:
@@ -171,7 +150,7 @@ class WideFinish:
         return self._losses(margins) + 0.5 * float(w @ w)
 
     def _room(self, alpha: Array) -> Array:
-        """How far duals are from their bounds, shape (num_rows,)."""
+        """Say how far duals are from their bounds, shape (num_rows,)."""
         return alpha if self._most is None else np.minimum(alpha, self._most - alpha)
 
     def _clipped(self, alpha: Array) -> Array:
@@ -198,12 +177,8 @@ class WideFinish:
         self._go_along(direction, changes, float(gradient @ direction))
 
     def _go_along(self, direction: Array, changes: Array, at_start: float) -> None:
-        """Go where phi is nearly smallest: its slope along the direction rises, and finding it needs no row.
-
-        Args:
-            direction: Shape (num_columns,).
-            changes: By how much the margins change with it, shape (num_rows,).
-            at_start: The slope of phi at its beginning.
+        """Go where phi is nearly smallest: its slope along the direction rises from `at_start`, and finding it reads no
+        row.
         """
         at_rest, squared = float((self._point - self._outside) @ direction), float(direction @ direction)
         low, at_low, high, at_high, t = 0.0, at_start, math.inf, math.inf, 1.0
@@ -212,7 +187,7 @@ class WideFinish:
             margins = self._margins + t * changes
             duals = self._duals(margins)
             at_t = at_rest + t * squared - float(duals @ changes)
-            if abs(at_t) <= FLAT * abs(at_start) or trial == MAX_TRIALS:
+            if abs(at_t) <= LEFT * abs(at_start) or trial == MAX_TRIALS:
                 break
             if at_t < 0:
                 low, at_low = t, at_t
@@ -230,7 +205,7 @@ class WideFinish:
         self._duals_there = duals
 
     def _corrected(self, alpha: Array, goal: Array) -> Array:
-        """Duals moved within their bounds, by the least that brings w(alpha) to `goal` in the heaviest columns.
+        """Move duals within their bounds, by the least that brings w(alpha) to `goal` in the heaviest columns.
 
         Least by their room: that of alpha_i is moved by room_i <x_i, b> for some b over these columns.
         """
@@ -242,7 +217,8 @@ class WideFinish:
         error = self._outside[columns] + (self._signs * alpha) @ values - goal[columns]
         products = products_of(values[inside], room[inside])
         diagonal = np.diag(products)
-        factor = cholesky_factor(products + np.diag(np.where(diagonal > 0, RIDGE * diagonal, 1.0)))
+        # Columns may be alike.
+        factor = cholesky_factor(products + np.diag(np.where(diagonal > 0, SLIGHT * diagonal, 1.0)))
         if factor is None:
             return alpha
         b = cholesky_solve(factor, error)

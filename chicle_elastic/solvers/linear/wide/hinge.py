@@ -18,29 +18,23 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.wide.finish import WideFinish
+from chicle_elastic.solvers.linear.newton.steps import DAMPED
+from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
+from chicle_elastic.solvers.linear.wide.finish import LEFT, WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
-MOST_TAU = 1e9
 GROWTH = 4.0
 """Factor of tau where one step was enough for the centers; half of it where it took two, 1 where it took more."""
-MOST_INNER, SHORTER = 20, 0.1
-"""Newton steps without new centers after which tau is so much smaller. Without that a tau that is 25 times too large
+MOST_INNER = 20
+"""Newton steps without new centers after which tau is a tenth. Without that a tau that is 25 times too large
 leaves click logs at C=100, and stages of a path, without an end."""
-INNER_SHARE = 0.3
-"""Share of the gap that may come from w not being the minimum of phi when the centers move."""
 MOST_FRUITLESS = 120
 """Newton steps without better duals after which rounding is all that is left. Digits at C=1e5 have up to 60 of them
 while centers move and tau grows."""
 
 
 class WideHinge(WideFinish):
-    """See `WideFinish`.
-
-    Attributes:
-        tau: Of the next step.
-    """
+    """See `WideFinish`; `tau` is that of the next step."""
 
     most_fruitless = MOST_FRUITLESS
 
@@ -71,19 +65,19 @@ class WideHinge(WideFinish):
         primal = 0.5 * float(inner @ inner) + self._losses(self._margins)
         dual = float(duals.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(inner_of_a @ self._outside)
         self._num_inner += 1
-        if 0.5 * float(left @ left) > INNER_SHARE * (primal - dual):
+        if 0.5 * float(left @ left) > LEFT * (primal - dual):
             if self._num_inner >= MOST_INNER:
                 self._begin_anew()
             return
         self._centers = duals
         growth = GROWTH if self._num_inner == 1 else 0.5 * GROWTH if self._num_inner == 2 else 1.0
-        self.tau = min(self.tau * growth, MOST_TAU)
+        self.tau = min(self.tau * growth, 1.0 / SLIGHT)
         self._num_inner = 0
         super()._move_duals(self._duals(self._margins))
 
     def _begin_anew(self) -> None:
-        """The minimum of phi was too far away: go on from the best duals, with shorter steps."""
-        self.tau *= SHORTER
+        """Go on from the best duals with shorter steps: the minimum of phi was too far away."""
+        self.tau /= DAMPED
         self._num_inner = self._num_fruitless = 0  # else digits do not end at C=1e5: a smaller tau is worth a try
         self._go_back()
         self._look()

@@ -8,22 +8,17 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, MOST_COLUMNS
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, STEP_VALUES
 from chicle_elastic.solvers.linear.rows import MergedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
-from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WideRows, with_columns
+from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WIDE_STEP, WideRows, with_columns
+from chicle_elastic.solvers.linear.working_set.steps import MOST_VALUES
 
-MAX_FEATURES = 2047
-"""Features up to which a matrix of second derivatives is made."""
-MOST_ROWS, MOST_DENSE_VALUES = 1 << 12, 1 << 24
-"""Dense wide rows, and their values, up to which that is the matrix: 128 MiB, and as much for a copy of the rows."""
-MOST_KEPT_VALUES = 1 << 22
-"""Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
-WIDE_STEP = 12
-"""Products with a vector that conjugate gradients take in a step over wide rows, roughly."""
+MAX_FEATURES = MOST_COLUMNS - 1  # Features up to which a matrix of second derivatives is made
 
 
 def step_work(tables: LocalTables) -> float:
@@ -40,7 +35,7 @@ def is_exact(tables: LocalTables) -> bool:
     """Say whether a matrix of products of all columns, or of all dense rows, can be made."""
     if tables.rows.num_features <= MAX_FEATURES:
         return True
-    return _is_dense(tables) and tables.num_rows <= MOST_ROWS and tables.num_values <= MOST_DENSE_VALUES
+    return _is_dense(tables) and max(tables.num_rows**2, tables.num_values) <= MOST_VALUES
 
 
 def has_steps(tables: LocalTables) -> bool:
@@ -53,17 +48,12 @@ def _is_dense(tables: LocalTables) -> bool:
 
 
 class LocalNewton:
-    """Begins at the duals of the local data.
-
-    Args:
-        local: The data of the only task.
-        tol: Relative gap of an output at which its steps end.
-    """
+    """Begins at the duals of the only task, and ends the steps of an output at the relative gap `tol`."""
 
     def __init__(self, local: LocalData, tol: float) -> None:
         tables, loss, upper = local.tables, local.loss, local.upper
         num_features, num_outputs = tables.rows.num_features, tables.num_outputs
-        is_kept = (loss is Loss.HINGE or loss.has_kinks) and num_outputs * num_features**2 // 2 <= MOST_KEPT_VALUES
+        is_kept = (loss is Loss.HINGE or loss.has_kinks) and num_outputs * num_features**2 // 2 <= MOST_BLOCK_VALUES
         whole: Any = local.rows
         self._outside = local.outside
         self._columns = np.arange(num_features + 1)

@@ -2,11 +2,8 @@
 
 The Newton equations (I + X^T c X) direction = -gradient are solved exactly over few columns, or over few rows that have
 curvature. Else they are solved by conjugate gradients in w, preconditioned by the diagonal and by a dense block of the
-heaviest columns: those are what makes such rows slow, counts of thousands beside hashed categories. Only rows with
-curvature matter there; these are copied first, unless they are too large.
-
-Small sparse data is copied, in float64 and without the columns that no row has: on hashed data most are empty, and
-vectors of all columns would cost more than the rows. Large data stays where it is.
+heaviest columns: those are what makes such rows slow, counts of thousands beside hashed categories. Rows with curvature
+are copied first, in float64 and without the columns that none of them has, unless they are too large.
 """
 
 from collections.abc import Callable
@@ -16,55 +13,39 @@ import numpy as np
 import scipy.sparse
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.certified import MOST_REPEATS
+from chicle_elastic.solvers.linear.methods import MOST_COLUMNS, ROWS_PER_SPARSE_COLUMN
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
+from chicle_elastic.solvers.linear.newton.conjugate import LEAST_ETA
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
-from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, unpack
+from chicle_elastic.solvers.linear.products import MOST_EXACT, cholesky_factor, cholesky_solve, unpack
+from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION
 from chicle_elastic.solvers.linear.rows import ALL, MergedRows
 
-HEAVY, LEAST_HEAVY = 64, 8
-"""Columns at most and at least that duals are corrected in, see `finish`."""
-FIRST_PRODUCTS = 2
-"""Products that the first direction is expected to take."""
+HEAVY, LEAST_HEAVY = 64, 8  # columns at most and at least that duals are corrected in, see `finish`
+WIDE_STEP = 12
+"""Products with a vector that conjugate gradients take in a step over wide rows, roughly; to copy rows, and tell their
+columns apart, costs as much."""
+FIRST_PRODUCTS = 2  # products that the first direction is expected to take
 FACTOR_SHARE = 0.25
 """What the factor of the preconditioner's block may cost, as a share of the products of the last direction."""
-MOST_COLUMNS = 2048
-"""Columns of the preconditioner's block at most: 32 MiB."""
-ROWS_PER_COLUMN = 100
-"""Rows per column of that block: a sample of them is as good, where rows are many."""
 MOST_COPIED_VALUES = 1 << 23
 """Feature values up to which sparse rows are copied: 96 MiB a copy, and for a moment three times as much."""
-MOST_EXACT = 256
-"""Rows with curvature up to which the equations of wide rows are solved exactly."""
-ETA = 1e-2
-"""Share of the right-hand side, in the norm of the preconditioner, that conjugate gradients leave at their end. Smooth
-losses on six wide data sets take 1.1 times the work with larger ones far from the optimum, up to 0.3."""
-MOST_PRODUCTS = 1000
-SPLIT = 10
-"""What it costs to copy rows, and to tell their columns apart, per value, in values of a product."""
 FIRST_TAU, FIRST_WIDE_TAU = 5.0, 0.2
 """First tau of the hinge. With 0.2 dense rows take a third more Newton steps, with 50 as many as with 5. Over
 wide rows conjugate gradients with 1 take so long on click logs that no step comes to an end."""
 
 
 class WideRows:
-    """A matrix of shape (num_rows, num_columns), which tells what it costs.
+    """A matrix of shape (num_rows, num_columns), which counts in `work` what its products and directions cost.
 
-    Args:
-        rows: The matrix, as `NewtonRows`; a sparse one that is wide copies rows (`taken`).
-        num_values: Its feature values.
-        is_exact: It has so few columns, or is dense and has so few rows, that a matrix of their products can be made.
-        full: What curvatures that are not 0 are multiples of, shape (num_rows,), the same multiple for all rows in a
-            step: then sums of second derivatives are found from those of the step before. None if they are anything.
-
-    Attributes:
-        num_columns: Length of w here.
-        work: What all products and directions have cost so far.
-        first_tau: That of the hinge: where directions are exact a step may be longer.
-        heavy: The columns with the largest sums of squares, ascending, int64, and their values, shape (num_rows,
-            columns); None where there is no need to correct duals in these.
+    It `is_exact` with so few columns, or dense and with so few rows, that a matrix of their products can be made. Where
+    curvatures are one multiple of `full` or 0, sums of second derivatives are found from those of the step before.
+    `heavy` has the columns with the largest sums of squares, ascending, and their values, shape (num_rows, columns);
+    None where duals need no correction there. A sparse wide matrix copies rows (`taken`).
     """
 
     def __init__(self, rows: Any, num_values: int, *, is_exact: bool, full: Array | None = None) -> None:
@@ -95,16 +76,7 @@ class WideRows:
         return np.asarray(self._rows.weighted_sum(weights))
 
     def direction(self, curvatures: Array, gradient: Array, is_spent: Callable[[], bool]) -> Array:
-        """Solve (I + X^T c X) direction = -gradient, exactly or nearly.
-
-        Args:
-            curvatures: c_i >= 0, shape (num_rows,), float64.
-            gradient: Shape (num_columns,), float64.
-            is_spent: Whether conjugate gradients end with what there is.
-
-        Returns:
-            Shape (num_columns,). However few the products were, it leads downwards.
-        """
+        """Solve (I + X^T c X) direction = -gradient, exactly or nearly; however short, it leads downwards."""
         which = np.flatnonzero(curvatures)
         if not len(which):
             return -gradient
@@ -117,14 +89,14 @@ class WideRows:
         if len(which) * self._num_values > MOST_COPIED_VALUES * len(curvatures):
             return self._conjugate(self._rows, self._num_values, curvatures, -gradient, is_spent)
         split, c = SplitRows(self._rows.taken(which)), curvatures[which]
-        self.work += (SPLIT + 3) * split.num_values
+        self.work += WIDE_STEP * split.num_values
         shrunk, rhs, from_single = split.reduced(c, gradient)
         shared = split.shared
         found = self._conjugate(MergedRows(shared), shared.nnz, shrunk, rhs, is_spent) if shared.nnz else rhs
         return split.expanded(found, shrunk, from_single, gradient)
 
     def _over_rows(self, which: Array, c: Array, gradient: Array) -> Array | None:
-        """The exact direction where the rows `which` have curvature (Woodbury); None where digits are not enough."""
+        """Find the exact direction where the rows `which` have curvature (Woodbury); None without enough digits."""
         z = self._rows.taken(which) if self._rows.is_sparse and not self._is_exact else self._rows.dense(which)
         if self._is_exact and len(c) * 2 > self._rows.num_rows <= self.num_columns:
             matrix = self._products_of_all_rows()[np.ix_(which, which)]
@@ -146,7 +118,7 @@ class WideRows:
         return self._gram
 
     def _over_columns(self, curvatures: Array, which: Array, gradient: Array) -> Array:
-        """The exact direction over narrow rows; without enough digits the gradient leads downwards."""
+        """Find the exact direction over narrow rows; without enough digits the gradient leads downwards."""
         D, ratio, before = self.num_columns, 1.0, self._blocks.num_added
         packed = np.zeros(D * (D + 1) // 2)
         if self._full is not None:
@@ -161,20 +133,15 @@ class WideRows:
         return -gradient if factor is None else -cholesky_solve(factor, gradient)
 
     def _conjugate(
-        self,
-        rows: Any,
-        num_values: float,
-        curvatures: Array,
-        rhs: Array,
-        is_spent: Callable[[], bool],
+        self, rows: Any, num_values: float, curvatures: Array, rhs: Array, is_spent: Callable[[], bool]
     ) -> Array:
         """Solve (I + X^T c X) x = rhs over some rows and columns, nearly; <x, rhs> > 0 in any case."""
         block = self._preconditioner(rows, num_values, curvatures)
         x, r = np.zeros_like(rhs), rhs
         z = block.solve(r)
         p, rz = z, float(r @ z)
-        goal = ETA * ETA * rz
-        for number in range(MOST_PRODUCTS):
+        goal = LEAST_ETA * LEAST_ETA * rz
+        for number in range(MOST_REPEATS):
             self._last_products = max(number + 1, FIRST_PRODUCTS)
             self.work += 2 * num_values + MULTIPLICATION * len(block.factor)
             product = rows.curved_product(curvatures, p)
@@ -198,26 +165,19 @@ class WideRows:
         size = int((6 * FACTOR_SHARE * self._last_products * num_values / MULTIPLICATION) ** (1 / 3))
         columns = _largest(diagonal, min(max(size, LEAST_HEAVY), MOST_COLUMNS))
         size = len(columns)
-        step = max(1, len(curvatures) // (ROWS_PER_COLUMN * size))
+        step = max(1, len(curvatures) // (ROWS_PER_SPARSE_COLUMN * size))
         packed, sample = np.zeros(size * (size + 1) // 2), np.zeros(len(curvatures))
         sample[::step] = step * curvatures[::step]
         rows.add_products(sample, columns, packed)
         self.work += num_values * num_values / (2 * step * len(curvatures)) + MULTIPLICATION * size**3 / 3
-        return Preconditioner.of(packed, diagonal, columns, np.zeros(0), np.ones(len(diagonal)))
+        return Preconditioner.of(packed, diagonal, columns, NOTHING, np.ones(len(diagonal)))
 
 
 class SplitRows:
-    """Rows whose columns that one row alone has are told apart.
+    """Rows, CSR of float64, whose columns that one row alone has are told apart; `shared` is without these.
 
-    These columns are eliminated: to row i they do no more than divide c_i by 1 + c_i (sum of squares there). That is
-    what keeps conjugate gradients short where c_i is large and rows have little in common.
-
-    Args:
-        matrix: CSR, float64.
-
-    Attributes:
-        num_values: Of it.
-        shared: It without these columns.
+    They are eliminated: to row i they do no more than divide c_i by 1 + c_i (sum of squares there). That is what keeps
+    conjugate gradients short where c_i is large and rows have little in common.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -243,11 +203,7 @@ class SplitRows:
 
 
 def with_columns(matrix: Any, is_there: Array) -> tuple[Any, Array]:
-    """Copy the columns of a CSR array that are told, which takes less time than what SciPy does to choose columns.
-
-    Returns:
-        The array, and the numbers that its columns had, ascending, int64.
-    """
+    """Copy these columns of a CSR array, in less time than SciPy's choice takes; returns their numbers, too."""
     columns, is_kept = np.flatnonzero(is_there), is_there[matrix.indices]
     places = np.cumsum(is_there, dtype=matrix.indices.dtype) - 1
     indptr = np.concatenate([[0], np.cumsum(is_kept)])[matrix.indptr].astype(matrix.indptr.dtype)
@@ -256,7 +212,7 @@ def with_columns(matrix: Any, is_there: Array) -> tuple[Any, Array]:
 
 
 def _largest(weights: Array, count: int) -> Array:
-    """The numbers of the largest weights, ascending, int64; all if there are no more."""
+    """Return the numbers of the largest weights, ascending, int64; all if there are no more."""
     if count >= len(weights):
         return np.arange(len(weights))
     return np.sort(np.argpartition(-weights, count - 1)[:count])

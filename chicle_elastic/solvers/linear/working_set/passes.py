@@ -13,11 +13,7 @@ from chicle_elastic.solvers.linear.working_set.state import WIDTH, Sums, Working
 
 
 class WorkingSetPasses:
-    """Over the local rows of one task, as long as they stay.
-
-    Args:
-        local: The data of the task, which has chunks.
-    """
+    """Over the local rows of one task, which has chunks, as long as they stay."""
 
     def __init__(self, local: LocalData) -> None:
         self._local = local
@@ -38,10 +34,8 @@ class WorkingSetPasses:
             self._local.write_duals(k, alpha)
 
     def select(self, state: WorkingSetState, w: Array, sums: Sums) -> None:
-        """Evaluate all local rows at `w`, shape (num_outputs, D), and say which are undecided.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Evaluate all rows at `w`, shape (num_outputs, D), and say which are undecided; a DataError names one that has
+        a NaN or an infinity.
         """
         local = self._local
         local.check_all_rows()
@@ -100,7 +94,7 @@ class WorkingSetPasses:
 
 
 def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:
-    """Those rows, stored zeros of dense ones included, for lengths are as `_lengths` says."""
+    """Take those rows, stored zeros of dense ones included, for lengths are as `_lengths` says."""
     if isinstance(rows, CsrRows):
         return rows.to_scipy()[which]
     dense = as_floats(rows[which])

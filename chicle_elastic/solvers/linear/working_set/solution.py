@@ -8,64 +8,44 @@ from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context
 from chicle_elastic.solvers.linear.agreement import dots, squared
+from chicle_elastic.solvers.linear.certified import MOST_REPEATS
 from chicle_elastic.solvers.linear.coordinates import FINEST_GAP, CoordinatePasses
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.objectives import TINY, Loss
+from chicle_elastic.solvers.linear.objectives import SLIGHT, TINY
 from chicle_elastic.solvers.linear.tables import Bounds
-from chicle_elastic.solvers.linear.working_set.state import DRIFT, Sums, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetState
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 from chicle_elastic.waits import Wait
 
-MOST_ITERATIONS = 256
-"""Iterations of an only task of a SOLVE at most."""
 FIRST_SHARE, LAST_SHARE = 0.03, 0.3
 """Beside duals that stay, a SOLVE ends when the gap within the set is this share of what it was, or of tol, whichever
 is more."""
-LONG_S = 5.0
-"""How long a SOLVE may take without a line."""
+LONG_S = 5.0  # how long a SOLVE may take without a line
 
 
 def solve(
-    state: WorkingSetState,
-    w: Array,
-    sums: Sums,
-    *,
-    loss: Loss,
-    intercept: float,
-    tol: float,
-    ctx: Context,
-    budget: Budget,
+    state: WorkingSetState, w: Array, sums: Sums, task: LocalData, *, tol: float, ctx: Context, budget: Budget
 ) -> None:
     """Minimise over the duals of the working set; one task does it.
 
     It does as the only task of a job does, and takes what the other rows make of w and of the objective into account.
     Of another loss than the hinge all duals that are not 0 are in the set.
-
-    Args:
-        state: With the set.
-        w: Shape (num_outputs, D).
-        sums: The change of w and the duals go there.
-        loss: The loss.
-        intercept: Value of the intercept column.
-        tol: Relative gap to reach.
-        ctx: Of the task.
-        budget: Of the iteration; what there is at its end is good.
     """
     chunk = _chunk(state, w.shape[1] - 1)
     gate = Gate(ctx.name)
     gate.open(budget.iteration)
     chunks = {chunk.id: LocalChunk(chunk, gate)}
-    local = LocalData(chunks, loss=loss, bounds=Bounds(C=1.0, class_weights=None), intercept=intercept, num_threads=1)
+    local = LocalData(chunks, loss=task.loss, bounds=Bounds(C=1.0), intercept=task.intercept)
     goal = max(state.share * tol, FINEST_GAP)
     outside = w - [local.rows.weighted_sum(local.signs[k] * local.duals(k)) for k in range(len(w))]
-    if squared(outside.ravel()) > DRIFT * DRIFT * squared(w.ravel()):  # else it is rounding
+    if squared(outside.ravel()) > SLIGHT * SLIGHT * squared(w.ravel()):  # else it is rounding
         of_set = local.dual_sums
         local.outside, local.other_duals = outside, state.dual_values - of_set
         local.forget("dual_sums")
         goal = max(FIRST_SHARE * _gap(local, w), LAST_SHARE * tol)
     passes, alone = CoordinatePasses(ctx.rng, local, tol=goal), replace(budget, num_tasks=1, samples=None)
     there = w
-    for _ in range(MOST_ITERATIONS):
+    for _ in range(MOST_REPEATS):
         there = there + passes.run(there.ravel(), alone).delta.reshape(w.shape)
         if budget.is_spent():
             break
@@ -81,7 +61,7 @@ def solve(
 
 
 def _gap(local: LocalData, w: Array) -> float:
-    """The largest gap of the set, as a share of P of all rows, where w is that of all duals but for rounding."""
+    """Find the largest gap of the set, as a share of P of all rows; w is that of all duals but for rounding."""
     rebuilt, sums = local.certify(local.loss, w, has_losses=True, is_known=False)
     gaps = sums[:, 0] - sums[:, 1] + dots(rebuilt, rebuilt + local.outside)
     primal = gaps + sums[:, 1] + local.other_duals - 0.5 * dots(w, w)
@@ -89,7 +69,7 @@ def _gap(local: LocalData, w: Array) -> float:
 
 
 def _chunk(state: WorkingSetState, num_features: int) -> Chunk:
-    """The working set as a chunk whose weights are the C_i."""
+    """Make the working set a chunk whose weights are the C_i."""
     lengths = state.lengths.astype(np.int64)
     rows: Rows = CsrRows(np.cumsum([0, *lengths]), state.columns.astype(np.int32), state.values, num_features)
     if (lengths == num_features).all():

@@ -11,14 +11,15 @@ Sums of a pass, one vector, for r wanted or s chosen rows with v values in all:
               losses, duals     2 num_outputs       sums of losses at w, and of dual values
               codes             num_rows            of each undecided row: its length + 1
     GATHER    found             r                   tasks that had the row
-              rows              2 r                 class code, C_i
+              targets, upper    2 r                 class code, C_i
               duals             num_outputs r
-              values            2 v                 columns, values
+              columns, values   2 v
     SOLVE     solved            1                   tasks that have solved; a half for one that was interrupted
               change            num_outputs D       of w
               duals             num_outputs s
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -33,67 +34,45 @@ WIDTH = 0.05
 On four sets of sparse rows 0.3 takes as many iterations; where the values of a set are limited to a tenth of the rows,
 0.3 finds too many rows in half of the cases."""
 
-DRIFT = 1e-9
-"""A w that is not that of the duals, by this share of its length: something was lost."""
-
 
 class WorkingSetPhase(IntEnum):
     """What the next pass does."""
 
-    DESCEND = 0
-    """A pass of coordinate descent; there is no working set."""
-    SELECT = 1
-    """Every task evaluates its rows, and says which are undecided."""
-    GATHER = 2
-    """The tasks send rows that were chosen."""
-    SOLVE = 3
-    """One task solves for the duals of the working set."""
-    REST = 4
-    """Nothing is left to do."""
+    DESCEND = 0  # a pass of coordinate descent; there is no working set
+    SELECT = 1  # every task evaluates its rows, and says which are undecided
+    GATHER = 2  # the tasks send rows that were chosen
+    SOLVE = 3  # one task solves for the duals of the working set
+    REST = 4  # nothing is left to do
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkingSetState(ProgressState):
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        phase: Of the next pass.
-        num_outputs: Of the model.
-        num_rows: Of the data set.
-        share: Share of tol that the gap has to come below before a certificate.
-        gap: Largest relative gap over the outputs, as of the last pass that looked; infinity before.
-        num_passes: Of coordinate descent.
-        next_look: Number of passes at which it is asked whether they get on well enough.
-        gap_then: Estimated relative gap some passes ago; or that of the last time that the same rows were solved for.
-        num_stalls: How many times in a row that brought less than half of it.
-        turn: Which task solves: the one whose rank this is, modulo their number.
-        is_repeated: The last pass found w anew, and this one looks at it.
-        dual_values: Sums per output as of the last SELECT, shape (num_outputs,).
-        wanted, wanted_lengths: Numbers and lengths of rows that the next pass gathers, shape (r,).
-        rows, lengths, targets, upper: Number, length, class code and C_i of rows in the working set, shape (s,).
-        duals: Of the rows in the working set, row by row, shape (s * num_outputs,).
-        columns, values: Of their features, row by row, shape (v,).
-    """
-
-    phase: WorkingSetPhase = WorkingSetPhase.SELECT
-    num_outputs: int
-    num_rows: int
-    share: float = 0.9
-    gap: float = np.inf
-    num_passes: int = 0
-    next_look: int = 0
+    phase: WorkingSetPhase = WorkingSetPhase.SELECT  # of the next pass
+    num_outputs: int  # of the model
+    num_rows: int  # of the data set
+    share: float = 0.9  # share of tol that the gap has to come below before a certificate
+    gap: float = np.inf  # largest relative gap over the outputs, as of the last pass that looked; infinity before
+    num_passes: int = 0  # of coordinate descent
+    next_look: int = 0  # number of passes at which it is asked whether they get on well enough
+    # estimated relative gap some passes ago; or that of the last time that the same rows were solved for
     gap_then: float = np.inf
-    num_stalls: int = 0
-    is_repeated: bool = False
-    turn: int = 0
-    dual_values: Array = field(default_factory=nothing)
+    num_stalls: int = 0  # how many times in a row that brought less than half of it
+    is_repeated: bool = False  # the last pass found w anew, and this one looks at it
+    turn: int = 0  # which task solves: the one whose rank this is, modulo their number
+    dual_values: Array = field(default_factory=nothing)  # sums per output as of the last SELECT, shape (num_outputs,)
+    # wanted, wanted_lengths: numbers and lengths of rows that the next pass gathers, shape (r,)
     wanted: Array = field(default_factory=nothing)
     wanted_lengths: Array = field(default_factory=nothing)
+    # rows, lengths, targets, upper: number, length, class code and C_i of rows in the working set, shape (s,)
     rows: Array = field(default_factory=nothing)
     lengths: Array = field(default_factory=nothing)
     targets: Array = field(default_factory=nothing)
     upper: Array = field(default_factory=nothing)
+    # of the rows in the working set, row by row, shape (s * num_outputs,)
     duals: Array = field(default_factory=nothing)
+    # columns, values: of their features, row by row, shape (v,)
     columns: Array = field(default_factory=nothing)
     values: Array = field(default_factory=nothing)
 
@@ -104,56 +83,43 @@ class WorkingSetState(ProgressState):
 
 
 class Sums:
-    """Views of the sums of a pass; the module says what they are.
+    """Views of the sums of a pass, by the names of the module, for w of `D` values per output."""
 
-    Args:
-        state: Of the pass, not one in phase DESCEND or REST.
-        D: Values of w of one output.
-        buffer: Shape (`sums_size`,).
-
-    Attributes:
-        rebuilt, change: Shape (num_outputs, D).
-        losses, dual_values: Shape (num_outputs,).
-        solved: Shape (1,).
-        codes: Shape (num_rows,).
-        found, targets, upper: Shape (r,).
-        duals: Shape (r, num_outputs) or (s, num_outputs).
-        columns, values: Shape (v,).
-    """
+    rebuilt: Array
+    change: Array
+    losses: Array
+    dual_values: Array
+    solved: Array
+    codes: Array
+    found: Array
+    targets: Array
+    upper: Array
+    duals: Array
+    columns: Array
+    values: Array
 
     def __init__(self, state: WorkingSetState, D: int, buffer: Array) -> None:
-        outputs, position = state.num_outputs, 1
+        position = 1
+        for name, shape in _layout(state, D).items():
+            begin, position = position, position + math.prod(shape)
+            setattr(self, name, buffer[begin:position].reshape(shape))
 
-        def take(*shape: int) -> Array:
-            nonlocal position
-            size = int(np.prod(shape))
-            position += size
-            return buffer[position - size : position].reshape(shape)
 
-        if state.phase is WorkingSetPhase.SELECT:
-            self.rebuilt = take(outputs, D)
-            self.losses, self.dual_values = take(outputs), take(outputs)
-            self.codes = take(state.num_rows)
-        elif state.phase is WorkingSetPhase.GATHER:
-            r, v = len(state.wanted), int(state.wanted_lengths.sum())
-            self.found, self.targets, self.upper = take(r), take(r), take(r)
-            self.duals = take(r, outputs)
-            self.columns, self.values = take(v), take(v)
-        else:
-            self.solved = take(1)
-            self.change = take(outputs, D)
-            self.duals = take(len(state.rows), outputs)
+def _layout(state: WorkingSetState, D: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parts behind the first sum, in order."""
+    K, r = state.num_outputs, (len(state.wanted),)
+    if state.phase is WorkingSetPhase.SELECT:
+        return {"rebuilt": (K, D), "losses": (K,), "dual_values": (K,), "codes": (state.num_rows,)}
+    if state.phase is WorkingSetPhase.GATHER:
+        v = (int(state.wanted_lengths.sum()),)
+        return {"found": r, "targets": r, "upper": r, "duals": (*r, K), "columns": v, "values": v}
+    if state.phase is WorkingSetPhase.SOLVE:
+        return {"solved": (1,), "change": (K, D), "duals": (len(state.rows), K)}
+    return {}
 
 
 def sums_size(state: WorkingSetState, num_parameters: int) -> int:
     """Length of the sums of the next pass of a model of so many values."""
-    outputs = state.num_outputs
     if state.phase is WorkingSetPhase.DESCEND:
         return num_parameters
-    if state.phase is WorkingSetPhase.SELECT:
-        return 1 + num_parameters + 2 * outputs + state.num_rows
-    if state.phase is WorkingSetPhase.GATHER:
-        return 1 + (3 + outputs) * len(state.wanted) + 2 * int(state.wanted_lengths.sum())
-    if state.phase is WorkingSetPhase.SOLVE:
-        return 2 + num_parameters + outputs * len(state.rows)
-    return 1
+    return 1 + sum(math.prod(shape) for shape in _layout(state, num_parameters // state.num_outputs).values())

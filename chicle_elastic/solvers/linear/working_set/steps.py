@@ -23,26 +23,19 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.working_set.state import DRIFT, Sums, WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.certified import PATIENCE, TINY
+from chicle_elastic.solvers.linear.objectives import SLIGHT
+from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
-FIRST_LOOK, PASSES_BETWEEN = 8, 4
-"""Passes of coordinate descent before the first look at their pace, and over which it is measured."""
-PATIENCE = 3
-"""Another `PASSES_BETWEEN` passes follow if so many times as many will do."""
-MOST_ROWS = 1 << 20
-"""Rows of a data set at most: SELECT sends a number for each."""
-MOST_VALUES = 1 << 24
-"""Values of a working set at most: 256 MiB with their columns."""
+PASSES_BETWEEN = 4  # passes of coordinate descent over which their pace is measured, after as many at first
+MOST_ROWS = 1 << 20  # rows of a data set at most: SELECT sends a number for each
+MOST_VALUES = 1 << 24  # values of a working set at most: 256 MiB with their columns
 FEW_VALUES = 1 << 21
 """The same before any pass of coordinate descent, when all rows may be undecided: 32 MiB with their columns, as much as
 the second derivatives of narrow data may have in each pass (`methods.MOST_BLOCK_VALUES`)."""
-MOST_STALLS = 3
-"""Solutions for the same rows in a row that bring nothing: then w is not that of the duals for rounding, as beside a
-feature that is 1e8 times as large as the others, and a method that keeps both apart goes on."""
 FINE_GAP = 1e-6
 """Relative gap below which no method that begins anew is better off. With 0 the hinge on counts, tol=1e-10, ends at
 1.5e-3 in place of 2e-10."""
-TINY = float(np.finfo(np.float64).tiny)
 
 
 def start(num_outputs: int, num_rows: int) -> WorkingSetState:
@@ -57,13 +50,7 @@ def reopen(state: WorkingSetState) -> None:
 
 
 def descended(state: WorkingSetState, gap: float, tol: float) -> None:
-    """Decide after a pass of coordinate descent, with this estimate of the relative gap, whether to go on so.
-
-    Args:
-        state: In phase DESCEND; changed in place.
-        gap: The estimate.
-        tol: Relative gap to reach.
-    """
+    """Decide after a pass of coordinate descent, with this estimate of the relative gap, whether to go on so."""
     state.num_passes += 1
     state.gap = gap
     if state.num_passes == state.next_look - PASSES_BETWEEN:
@@ -80,17 +67,7 @@ def descended(state: WorkingSetState, gap: float, tol: float) -> None:
 
 
 def advance(state: WorkingSetState, model: Array, sums: Array, tol: float) -> Array:
-    """Go on from the sums of a pass.
-
-    Args:
-        state: Of the pass, not in phase DESCEND; changed in place.
-        model: w, shape (num_outputs * D,).
-        sums: See `state`.
-        tol: Relative gap to reach.
-
-    Returns:
-        The new w, of the same shape.
-    """
+    """Go on from the sums of a pass (see `state`, which is changed) other than DESCEND; returns the new w."""
     if sums[0] > 0 or state.phase is WorkingSetPhase.REST:  # a task was interrupted: the pass is made again
         return model
     parts = Sums(state, len(model) // state.num_outputs, sums)
@@ -111,7 +88,7 @@ def advance(state: WorkingSetState, model: Array, sums: Array, tol: float) -> Ar
 
 def _selected(state: WorkingSetState, model: Array, parts: Sums, tol: float) -> Array:
     rebuilt = parts.rebuilt.ravel()
-    has_drifted = squared(rebuilt - model) > DRIFT * DRIFT * squared(model)
+    has_drifted = squared(rebuilt - model) > SLIGHT * SLIGHT * squared(model)
     if has_drifted and not state.is_repeated:
         state.is_repeated = True
         return rebuilt.copy()
@@ -142,7 +119,7 @@ def _choose(state: WorkingSetState, codes: Array) -> None:
     if len(state.rows):  # more and more rows: some that were gathered may long be decided
         state.forget()
         return
-    state.next_look = max(2 * state.num_passes, FIRST_LOOK)
+    state.next_look = max(2 * state.num_passes, 2 * PASSES_BETWEEN)
     state.gap_then = state.gap
     state.phase = WorkingSetPhase.DESCEND
 
@@ -169,12 +146,7 @@ def _gathered(state: WorkingSetState, parts: Sums) -> None:
 
 
 def value_order(lengths: Array, order: Array) -> Array:
-    """Where values of rows that are put in another order are to be taken from, int64.
-
-    Args:
-        lengths: Values of each row, in the old order.
-        order: Rows by their old places, in the new order.
-    """
+    """Return where values of rows with these lengths, put in another order, are to be taken from, int64."""
     counts = lengths.astype(np.int64)
     starts = np.cumsum(counts) - counts
     moved = counts[order]
