@@ -121,7 +121,8 @@ class ChicleCNNClassifier(
         been run on a card yet (``make test-gpu``).
     kernels : {"auto", "fused", "onednn", "native"}, default="auto"
         How a CPU computes a step. "fused" are kernels of our own, for the default network; the others are torch's.
-        "auto" takes the first where it can and else tries the others and keeps the fastest, in fits of some length.
+        "auto" takes the first where it can and else tries the others, on one thread and on the cores of the task, and
+        keeps the fastest, in fits of some length.
         Results differ by rounding: say one of the others where models are to be equal to the bit from process to
         process.
     chunk_size : int or None, default=None
@@ -395,7 +396,7 @@ class ChicleCNNClassifier(
         _require_torch()
         from estimators.cnn_fit import run_job, try_augmentation, warn_of_probabilities
         from estimators.cnn_inputs import image_set
-        from estimators.place import runtime_of
+        from estimators.place import runtime_of, threads_of
 
         self._require_class_for_params()
         runtime = runtime_of(self)
@@ -420,15 +421,17 @@ class ChicleCNNClassifier(
         num_samples = images.source.schema.num_rows * epochs + (self._samples_seen if goes_on else 0)
         # Calls of partial_fit go on with one model, whose layout follows from the local steps: those of one task.
         most_tasks = 1 if is_partial else runtime.most_tasks()
-        trainer = self._trainer(network, images, seed, epochs, num_samples, most_tasks)
+        trainer = self._trainer(network, images, seed, epochs, num_samples, most_tasks, threads_of(runtime))
         if is_partial:
             trainer = replace(trainer, decay=0.0)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
-        try_augmentation(trainer, images)
+        engine = trainer.engine()  # so that a module that does not fit is refused here, and not in a task
+        layout = trainer.layout(engine.layout)
+        try_augmentation(engine, trainer, images)
         if not goes_on and not is_warm and self.module is not None:  # once is enough for a module
-            warn_of_probabilities(trainer, images)
-        layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
+            warn_of_probabilities(engine.module, network, images)
+        first = self._first_model(engine, layout, images, is_warm=is_warm, has_momentum=goes_on)
         if hasattr(runtime, "submit"):  # no objects of this process go there
             from estimators.submitted.fit import fit_elsewhere
 
@@ -436,7 +439,7 @@ class ChicleCNNClassifier(
                 raise UsageError("partial_fit cannot run as a job of a cluster, which fits once; use LocalCluster")
             fit_elsewhere(self, runtime, X, y, sample_weight)
             return self
-        outcome, best = run_job(self, runtime, trainer, images, seed=seed, first=first)
+        outcome, best = run_job(self, runtime, trainer, images, layout, seed=seed, first=first)
         model = outcome.model if best is None else best
         for name, value in self._predicting_attributes(network, images, layout, model).items():
             setattr(self, name, value)
@@ -484,7 +487,14 @@ class ChicleCNNClassifier(
         return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes, scaling=scaling)
 
     def _trainer(
-        self, network: "Network", images: "ImageSet", seed: int, epochs: int, num_samples: int, most_tasks: int
+        self,
+        network: "Network",
+        images: "ImageSet",
+        seed: int,
+        epochs: int,
+        num_samples: int,
+        most_tasks: int,
+        num_threads: int,
     ) -> "LocalSGDTrainer":
         """The trainer of a fit that uses `num_samples` samples, those of earlier calls included."""
         from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
@@ -518,18 +528,17 @@ class ChicleCNNClassifier(
             device=self.device,
             kernels=self.kernels,
             augment=self.augment,
+            num_threads=num_threads,
         )
 
     def _first_model(
-        self, trainer: "LocalSGDTrainer", images: "ImageSet", *, is_warm: bool, has_momentum: bool
-    ) -> tuple[Any, Array | None]:
-        """Layout of the model, and what to begin with; None leaves that to the trainer."""
+        self, engine: Any, layout: Any, images: "ImageSet", *, is_warm: bool, has_momentum: bool
+    ) -> Array | None:
+        """Return the model to begin with; None leaves it to the trainer."""
         from chicle_elastic.solvers.engines.predict import values_of
 
-        engine = trainer.engine()  # so that a module that does not fit is refused here, and not in a task
-        layout = trainer.layout(engine.layout)
         if not is_warm and isinstance(self.module, type | None):
-            return layout, None
+            return None
         w, buffers = values_of(self.module_) if is_warm else engine.initial()
         if (len(w), len(buffers)) != (layout.num_weights, layout.num_buffers):
             raise UsageError(
@@ -539,7 +548,8 @@ class ChicleCNNClassifier(
         v = self._momentum if has_momentum and hasattr(self, "_momentum") else None
         if v is not None and len(v) != len(layout.v(np.empty(layout.size, np.float32))):
             v = None  # of another optimizer
-        return layout, layout.begin(w, buffers, num_rows=images.source.schema.num_rows, v=v)
+        begun: Array = layout.begin(w, buffers, num_rows=images.source.schema.num_rows, v=v)
+        return begun
 
     def _predicting_attributes(
         self, network: "Network", images: "ImageSet", layout: Any, model: Array

@@ -18,7 +18,10 @@ from estimators.watch import CallbackBridge, watcher
 
 if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.solvers.engines.eager import EagerEngine
     from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+    from chicle_elastic.solvers.model_vector import ModelLayout
+    from chicle_elastic.solvers.network import Network
     from estimators.cnn_inputs import ImageSet
 
 
@@ -35,6 +38,7 @@ def run_job(
     runtime: "Runtime",
     trainer: "LocalSGDTrainer",
     images: "ImageSet",
+    layout: "ModelLayout",
     *,
     seed: int,
     first: Array | None,
@@ -46,6 +50,7 @@ def run_job(
         runtime: Where.
         trainer: What.
         images: Samples, and those that are held out.
+        layout: Of the models.
         seed: Of the job.
         first: ndarray of shape (num_parameters,) or None. Model to begin with.
 
@@ -57,7 +62,6 @@ def run_job(
 
     context = estimator._init_callback_context(max_subtasks=trainer.max_epochs)
     context.call_on_fit_task_begin(estimator=estimator, **images.hook_arguments)
-    layout = trainer.layout(trainer.engine().layout)
 
     def attributes(model: Array, _: int) -> dict[str, Any]:
         return estimator._predicting_attributes(trainer.network, images, layout, model)
@@ -124,7 +128,7 @@ def run_job(
     return outcome, best
 
 
-def try_augmentation(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+def try_augmentation(engine: "EagerEngine", trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
     """Refuse a function that does not return such images, before anything is started.
 
     Raises:
@@ -134,17 +138,15 @@ def try_augmentation(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
 
     if trainer.augment is not None:
         rows = _first_rows(images, trainer.batch_size)
-        trainer.engine().try_augmentation(samples_of(rows, images.input_shape, trainer.network))
+        engine.try_augmentation(samples_of(rows, images.input_shape, trainer.network))
 
 
-def warn_of_probabilities(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+def warn_of_probabilities(module: Any, network: "Network", images: "ImageSet") -> None:
     """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
-    from chicle_elastic.solvers.engines.predict import filled_module, logits
+    from chicle_elastic.solvers.engines.predict import logits
 
-    module = filled_module(trainer.network, *trainer.engine().initial())
-    rows = _first_rows(images, ROWS_LOOKED_AT)
-    scaling = trainer.network.scaling_of(is_byte=images.is_byte)
-    outputs = logits(module, rows, images.input_shape, scaling=scaling)
+    scaling = network.scaling_of(is_byte=images.is_byte)
+    outputs = logits(module.eval(), _first_rows(images, ROWS_LOOKED_AT), images.input_shape, scaling=scaling)
     if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
         warnings.warn(
             f"the outputs of the module {type(module).__name__} look like probabilities: they are at least 0 and "

@@ -85,6 +85,7 @@ class LocalSGDTrainer(Trainer):
         kernels: "auto", "fused", "onednn" or "native"; see `engines.eager`.
         augment: Takes the images of each step and a generator, and returns what the network gets; see
             `engines.augment`. None for the images themselves.
+        num_threads: Most threads of a step by torch's kernels.
     """
 
     network: Network
@@ -106,6 +107,7 @@ class LocalSGDTrainer(Trainer):
     device: str = "cpu"
     kernels: str = "auto"
     augment: Callable[..., Any] | None = None
+    num_threads: int = 1
     uses_blas_threads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -147,6 +149,7 @@ class LocalSGDTrainer(Trainer):
             kernels=self.kernels,
             optimizer=optimizer,
             augment=self.augment,
+            num_threads=self.num_threads,
         )
 
     def layout(self, layout: ModelLayout) -> ModelLayout:
@@ -176,7 +179,7 @@ class LocalSGDTrainer(Trainer):
 
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
-        left_out = ["network", "max_epochs", "device", "kernels", "augment"]
+        left_out = ["network", "max_epochs", "device", "kernels", "augment", "num_threads"]
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         network = {
             "module": self.network.name,

@@ -1,13 +1,14 @@
 """The engine for any module: torch's eager mode on flat buffers, on a CPU or a CUDA device.
 
-On CPUs with one intra-op thread: at 8 samples a step two threads take 2.7 to 3 times as long (measured). With a batch
-that small, which kernels are fastest is a matter of the shapes and of the processor, so `tune` measures it: oneDNN on
-or off, images as they are or channels last. What it finds is kept for the process, so that equal fits in one process
-are equal to the bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
+Kernels and threads that are fastest depend on shapes, processor and load, so `tune` measures them: oneDNN on or off,
+images as they are or channels last, one intra-op thread or all that the task may use (at 8 samples a step two threads
+take 2.7 to 3 times as long). What it finds is kept for the process, so that equal fits in one process are equal to the
+bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
 """
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 
 AT_ONCE_VALUES = 1 << 20
 """Values of an iteration's samples up to which all are scaled at once; more would leave the cache before their step."""
-TUNING_STEPS = 4
-TUNING_TURNS = 6
-"""Rounds of a few steps by each candidate in turn; the fastest of its rounds counts, because a machine is shared."""
+TUNING_TURNS = 3
+"""Steps by each candidate in turn before the slower half of them leaves. The fastest of a candidate's steps counts,
+because the first one plans kernels and a machine is shared."""
+TUNING_SHARE = 20
+"""Tuning takes at most one step in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +48,23 @@ class Kernels:
     Attributes:
         has_onednn: Whether oneDNN's kernels are used.
         is_channels_last: Whether images are laid out channels last.
+        num_threads: Intra-op threads.
     """
 
     has_onednn: bool = True
     is_channels_last: bool = False
+    num_threads: int = 1
 
     def __str__(self) -> str:
-        return f"{'onednn' if self.has_onednn else 'native'}{', channels last' if self.is_channels_last else ''}"
+        layout = ", channels last" if self.is_channels_last else ""
+        threads = f", {self.num_threads} threads" if self.num_threads > 1 else ""
+        return f"{'onednn' if self.has_onednn else 'native'}{layout}{threads}"
 
 
 KERNELS = {"onednn": Kernels(), "native": Kernels(has_onednn=False)}
 """Kernels by the names that a user may give."""
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_tuned: dict[tuple[str, tuple[int, ...], int], Kernels] = {}
+_tuned: dict[tuple[str, tuple[int, ...], int, int], Kernels] = {}
 
 
 class EagerEngine:
@@ -70,11 +77,12 @@ class EagerEngine:
         network: What to train.
         seed: Of its first weights.
         device: "cpu", "cuda" or "cuda:N".
-        kernels: "auto" (what `tune` finds; without it, oneDNN), "fused" (our own, `engines.fused`, for the default
-            network on a CPU), or a key of `KERNELS`.
+        kernels: "auto" (what `tune` finds; without it, oneDNN and images channels last), "fused" (our own,
+            `engines.fused`, for the default network on a CPU), or a key of `KERNELS`.
         optimizer: What a step does; None for SGD with momentum.
         augment: What becomes of the images of a step on their way into the network, see `Augmentation`; None for
             nothing.
+        num_threads: Most intra-op threads of a step that "auto" may take.
 
     Raises:
         UsageError: The network cannot be made or used, or the device is not there.
@@ -89,15 +97,17 @@ class EagerEngine:
         kernels: str = "auto",
         optimizer: Optimizer | None = None,
         augment: Callable[..., Any] | None = None,
+        num_threads: int = 1,
     ) -> None:
         self._device = device_of(device)
         self._augmentation = None if augment is None else Augmentation(augment, self._device)
         self._network = network
-        with one_thread(self._device):
+        with threads_on(self._device):
             module = build_module(network, seed)
             check_module(module, network)
             self._flat = FlatModule(module, self._device, optimizer)
-        self._kernels = KERNELS.get(kernels, Kernels())
+        self._num_threads = num_threads
+        self._kernels = KERNELS.get(kernels, Kernels(is_channels_last=len(network.input_shape) == 3))
         is_plain = optimizer is None or optimizer.is_plain
         can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain
         if kernels == "fused" and not can_fuse:
@@ -114,6 +124,11 @@ class EagerEngine:
         self._loaded: torch.Tensor | None = None
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
         self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
+
+    @property
+    def module(self) -> nn.Module:
+        """The replica; its parameters are views of one vector."""
+        return self._flat.module
 
     @property
     def layout(self) -> ModelLayout:
@@ -205,7 +220,7 @@ class EagerEngine:
                     is_spent=is_spent,
                     augmentation=augmentation,
                 )
-        with one_thread(self._device), self._onednn(self._kernels), _seeded(seed):
+        with threads_on(self._device, self._kernels.num_threads), self._onednn(self._kernels), _seeded(seed):
             return self._run(samples, batch_size, lr, momentum, is_spent, augmentation)
 
     def try_augmentation(self, samples: GatheredSamples) -> None:
@@ -222,18 +237,33 @@ class EagerEngine:
         with _for_augmentation(self._device, 0):
             self._augmentation(images.view(-1, *self._network.input_shape))
 
-    def tune(self, batch_size: int) -> str:
-        """Find the fastest kernels for such batches, once per process; returns in words what was found."""
+    def tune(self, batch_size: int, num_steps: float = math.inf) -> str:
+        """Find the fastest kernels for such batches, once per process.
+
+        Args:
+            batch_size: Samples of a step.
+            num_steps: Steps that there will be; where they are few, what is known already is taken.
+
+        Returns:
+            In words what was found.
+        """
         if self._can_fuse:
             self._fuse()
             return f"kernels for {batch_size} samples a step: fused"
         if not self._is_tunable:
             return f"kernels on {self._device}: {self._kernels}"
-        key = (repr(self._flat.module), self._network.input_shape, batch_size)
+        key = (repr(self._flat.module), self._network.input_shape, batch_size, self._num_threads)
         if key not in _tuned:
-            _tuned[key] = self._fastest(batch_size)
-        self._kernels = _tuned[key]
+            candidates = self._candidates()
+            if num_steps >= TUNING_SHARE * 2 * TUNING_TURNS * len(candidates):
+                _tuned[key] = self._fastest(candidates, batch_size)
+        self._kernels = _tuned.get(key, self._kernels)
         return f"kernels for {batch_size} samples a step: {self._kernels}"
+
+    def _candidates(self) -> list[Kernels]:
+        layouts = (True, False) if len(self._network.input_shape) == 3 else (False,)
+        threads = sorted({1, self._num_threads})
+        return [Kernels(*choice) for choice in itertools.product((True, False), layouts, threads)]
 
     def _fuse(self) -> None:
         if self._fused is None:
@@ -241,39 +271,37 @@ class EagerEngine:
 
             self._fused = FusedSteps(self._network, self._flat.w.numpy(), self._flat.v.numpy())
 
-    def _fastest(self, batch_size: int) -> Kernels:
-        shape = self._network.input_shape
-        choices = (True, False) if len(shape) == 3 else (False,)
-        candidates = [Kernels(*pair) for pair in itertools.product((True, False), choices)]
+    def _fastest(self, candidates: list[Kernels], batch_size: int) -> Kernels:
+        """Take steps by all candidates, and by half as many of them until one is left; nothing else is changed."""
         rng = np.random.default_rng(0)
-        count = TUNING_STEPS * batch_size
         samples = GatheredSamples(
-            rows=rng.random((count, int(np.prod(shape))), dtype=np.float32),
-            codes=rng.integers(0, self._network.num_classes, count),
+            rows=rng.random((batch_size, math.prod(self._network.input_shape)), dtype=np.float32),
+            codes=rng.integers(0, self._network.num_classes, batch_size),
             weights=None,
         )
         flat, before = self._flat, self._kernels
         kept = flat.w.clone(), flat.v.clone(), flat.read_buffers()
-        best = dict.fromkeys(candidates, float("inf"))
-        for _, kernels in itertools.product(range(TUNING_TURNS), candidates):
-            self._kernels = kernels
-            start_s = time.perf_counter()
-            self.run(
-                samples,
-                batch_size=batch_size,
-                lr=0.0,
-                momentum=0.0,
-                seed=0,
-                is_spent=lambda: False,
-                augments=False,
-            )
-            best[kernels] = min(best[kernels], time.perf_counter() - start_s)
+        best = dict.fromkeys(candidates, math.inf)
+        while len(candidates) > 1:
+            for _, self._kernels in itertools.product(range(TUNING_TURNS), candidates):
+                start_s = time.perf_counter()
+                self.run(
+                    samples,
+                    batch_size=batch_size,
+                    lr=0.0,
+                    momentum=0.0,
+                    seed=0,
+                    is_spent=lambda: False,
+                    augments=False,
+                )
+                best[self._kernels] = min(best[self._kernels], time.perf_counter() - start_s)
+            candidates = sorted(candidates, key=best.__getitem__)[: len(candidates) // 2]
         self._kernels = before
         with torch.no_grad():
             flat.w.copy_(kept[0])
             flat.v.copy_(kept[1])
             flat.write_buffers(kept[2])
-        return min(best, key=best.__getitem__)
+        return candidates[0]
 
     def _run(
         self,
@@ -368,13 +396,13 @@ def device_of(name: str) -> torch.device:
 
 
 @contextlib.contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """One intra-op thread for steps on a CPU; the number of before comes back."""
+def threads_on(device: torch.device, count: int = 1) -> Iterator[None]:
+    """Intra-op threads of steps on a CPU; the number of before comes back."""
     before = torch.get_num_threads()
-    if device.type != "cpu" or before == 1:
+    if device.type != "cpu" or before == count:
         yield
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -384,7 +412,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def _for_augmentation(device: torch.device, seed: int) -> Iterator[None]:
     """What a function of the user's finds as it does in a step of torch's kernels."""
-    with one_thread(device), _seeded(seed):
+    with threads_on(device), _seeded(seed):
         yield
 
 
