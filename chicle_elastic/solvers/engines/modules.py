@@ -26,7 +26,7 @@ def build_module(network: Network, seed: int) -> nn.Module:
         return copy.deepcopy(network.module).float()
     kind = find_class(network)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         try:
             module: Any = kind(**network.settings)
         except TypeError as error:
