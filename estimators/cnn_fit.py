@@ -1,4 +1,4 @@
-"""Runs the job of a `ChicleCNNClassifier`, with its callbacks and observers, after a look at what it is given.
+"""Makes the trainer of a `ChicleCNNClassifier` and runs its job, with callbacks and observers.
 
 At the end of each epoch callbacks are told, and early stopping has its say.
 """
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import IterationRecord
+from estimators.cnn_defaults import auto_learning_rate, auto_local_steps, default_rate, named, optimizer_of
 from estimators.watch import CallbackBridge, watcher
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
     from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
     from chicle_elastic.solvers.model_vector import ModelLayout
-    from chicle_elastic.solvers.network import Network
+    from chicle_elastic.solvers.network import Network, Scaling
     from estimators.cnn_inputs import ImageSet
 
 
@@ -31,6 +33,90 @@ ROWS_LOOKED_AT = 64
 """Samples whose outputs are looked at before a fit."""
 ITERATIONS_PER_EPOCH = 4
 """Iterations that are allowed for each that an epoch of one task takes: after a crash samples are used again."""
+
+
+def network_of(estimator: Any, images: Any, scaling: "Scaling | None") -> "Network":
+    """Return the network of a fit: the default one, or the user's module."""
+    from chicle_elastic.solvers.network import PAPER_CNN, Network
+
+    shape, num_classes = images.input_shape, len(images.classes)
+    if estimator.module is not None:
+        return Network(
+            module=estimator.module,
+            settings=estimator._params_of("module__"),
+            input_shape=shape,
+            num_classes=num_classes,
+            scaling=scaling,
+        )
+    channels, height, width = shape
+    settings = {"channels": channels, "height": height, "width": width, "num_classes": num_classes}
+    unknown = [name for name in estimator._params_of("module__") if name not in settings]
+    if unknown:
+        raise UsageError(f"the default network has no arguments to be set, got module__{unknown[0]}; pass a module")
+    return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes, scaling=scaling)
+
+
+def trainer_of(
+    estimator: Any,
+    network: "Network",
+    images: "ImageSet",
+    *,
+    seed: int,
+    epochs: int,
+    num_samples: int,
+    most_tasks: int,
+    num_threads: int,
+) -> "LocalSGDTrainer":
+    """The trainer of a fit that uses `num_samples` samples, those of earlier calls included."""
+    from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+
+    optimizer, settings = optimizer_of(estimator)
+    rate = estimator.learning_rate
+    if rate == "auto" and callable(optimizer):
+        rate = default_rate(optimizer) or "auto"
+    if rate == "auto":
+        kind = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "").lower()
+        rate = auto_learning_rate(
+            num_samples, batch_size=int(estimator.batch_size), momentum=float(estimator.momentum), optimizer=kind
+        )
+    schedule, steps = named(estimator.schedule, "schedule"), epochs
+    if isinstance(schedule, str) and schedule not in ("linear", "cosine"):
+        raise UsageError(
+            f"schedule={schedule!r} is none; give 'linear', 'cosine', a class of torch.optim.lr_scheduler with "
+            "its settings as schedule__*, or a function that makes one of an optimizer"
+        )
+    if estimator.schedule_each == "step":
+        steps = epochs * math.ceil(images.source.schema.num_rows / int(estimator.batch_size))
+    local_steps = estimator.local_steps
+    if local_steps == "auto":
+        local_steps = auto_local_steps(num_samples, batch_size=int(estimator.batch_size), num_tasks=most_tasks)
+    return LocalSGDTrainer(
+        network=network,
+        batch_size=int(estimator.batch_size),
+        local_steps=int(local_steps),
+        learning_rate=float(rate),
+        momentum=float(estimator.momentum),
+        optimizer=optimizer,
+        optimizer_settings=settings,
+        weight_decay=float(estimator.weight_decay),
+        lr_scaling=estimator.lr_scaling,
+        decay=float(estimator.decay),
+        schedule=schedule,
+        schedule_settings=estimator._params_of("schedule__"),
+        schedule_steps=steps,
+        outer_momentum="auto" if estimator.outer_momentum == "auto" else float(estimator.outer_momentum),
+        outer_learning_rate=float(estimator.outer_learning_rate),
+        max_epochs=epochs,
+        seed=seed,
+        class_weights=None if images.class_weights is None else tuple(images.class_weights.tolist()),
+        mean_weight=images.mean_weight,
+        device=estimator.device,
+        kernels=estimator.kernels,
+        augment=estimator.augment,
+        num_threads=num_threads,
+        loss=named(estimator.loss, "loss"),
+        max_grad_norm=math.inf if estimator.max_grad_norm is None else float(estimator.max_grad_norm),
+    )
 
 
 def run_job(

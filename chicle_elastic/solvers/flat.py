@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.optimizers import Optimizer
+from chicle_elastic.solvers.engines.torch_optimizer import TorchOptimizer
+from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
 
 
 class FlatModule:
@@ -25,13 +26,17 @@ class FlatModule:
         module: The module.
         w: Parameters, tensor of shape (num_weights,), float32, in the order of `Module.parameters()`.
         g: Gradients, of the same shape; backward adds to them.
-        v: State of the optimizer, tensor of shape (num_state,), float32; of SGD its momentum.
+        v: State of the optimizer, tensor of shape (num_state,); of SGD its momentum. Of a custom one a copy, see
+            `read_state`.
+        custom: The optimizer that the user has chosen; None for one of `optimizers.NAMES`.
 
     Raises:
         UsageError: A parameter is not real, or the module has none.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device, optimizer: Optimizer | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device, optimizer: Optimizer | CustomOptimizer | None = None
+    ) -> None:
         self.module = module.to(device)
         self._parameters = list(module.parameters())
         for name, parameter in module.named_parameters():
@@ -48,8 +53,6 @@ class FlatModule:
         num_weights = sum(parameter.numel() for parameter in self._parameters)
         self.w = torch.empty(num_weights, device=device)
         self.g = torch.zeros(num_weights, device=device)
-        self._optimizer = optimizer or Optimizer()
-        self.v = torch.zeros(self._optimizer.num_state(num_weights), device=device)
         start = 0
         for parameter in self._parameters:
             span = slice(start, start + parameter.numel())
@@ -58,6 +61,14 @@ class FlatModule:
             if parameter.requires_grad:
                 parameter.grad = self.g[span].view(parameter.shape)
             start = span.stop
+        self._optimizer = optimizer or Optimizer()
+        self.custom: TorchOptimizer | None = None
+        if isinstance(self._optimizer, CustomOptimizer):
+            self.custom = TorchOptimizer(module, self._optimizer, self.w, self.g)
+            num_state = self.custom.num_state
+        else:
+            num_state = self._optimizer.num_state(num_weights)
+        self.v = torch.zeros(num_state, device=device)
         self._buffers = [buffer for buffer in module.buffers() if buffer.numel()]
 
     @property
@@ -94,6 +105,22 @@ class FlatModule:
             ):
                 yield name
 
+    def read_state(self) -> torch.Tensor:
+        """Return `v`, which is what a custom optimizer has at present."""
+        if self.custom is not None:
+            self.custom.read(self.v)
+        return self.v
+
+    def write_state(self, values: torch.Tensor) -> None:
+        """Set the state of the optimizer."""
+        self.v.copy_(values)
+        if self.custom is not None:
+            self.custom.write(self.v)
+
     def step(self, lr: float, momentum: float) -> None:
         """A step of the optimizer; g <- 0."""
-        self._optimizer.step(self.w, self.g, self.v, lr, momentum)
+        if isinstance(self._optimizer, Optimizer):
+            self._optimizer.step(self.w, self.g, self.v, lr, momentum)
+        elif self.custom is not None:
+            self.custom.step(lr)
+            self.g.zero_()

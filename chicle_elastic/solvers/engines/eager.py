@@ -7,60 +7,33 @@ bit. The default network has kernels of its own, which are faster than all of th
 """
 
 import contextlib
-import itertools
 import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.engines.augment import Augmentation
+from chicle_elastic.solvers.engines.loss import Loss
 from chicle_elastic.solvers.engines.modules import build_module, check_module
 from chicle_elastic.solvers.engines.samples import GatheredSamples
+from chicle_elastic.solvers.engines.tuning import Kernels, candidates_for, fastest, steps_to_find
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.model_vector import ModelLayout
 from chicle_elastic.solvers.network import AS_THEY_ARE, Network, Scaling, is_fusible
-from chicle_elastic.solvers.optimizers import Optimizer
+from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.fused import FusedSteps
 
-AT_ONCE_VALUES = 1 << 20
-"""Values of an iteration's samples up to which all are scaled at once; more would leave the cache before their step."""
-TUNING_TURNS = 3
-"""Steps by each candidate in turn before the slower half of them leaves. The fastest of a candidate's steps counts,
-because the first one plans kernels and a machine is shared."""
 TUNING_SHARE = 20
 """Tuning takes at most one step in so many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """How a step is computed on a CPU; the results differ by rounding.
-
-    Attributes:
-        has_onednn: Whether oneDNN's kernels are used.
-        is_channels_last: Whether images are laid out channels last.
-        num_threads: Intra-op threads.
-    """
-
-    has_onednn: bool = True
-    is_channels_last: bool = False
-    num_threads: int = 1
-
-    def __str__(self) -> str:
-        layout = ", channels last" if self.is_channels_last else ""
-        threads = f", {self.num_threads} threads" if self.num_threads > 1 else ""
-        return f"{'onednn' if self.has_onednn else 'native'}{layout}{threads}"
-
-
+AT_ONCE_VALUES = 1 << 20
+"""Values of an iteration's samples up to which all are scaled at once; more would leave the cache before their step."""
 KERNELS = {"onednn": Kernels(), "native": Kernels(has_onednn=False)}
 """Kernels by the names that a user may give."""
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -83,6 +56,8 @@ class EagerEngine:
         augment: What becomes of the images of a step on their way into the network, see `Augmentation`; None for
             nothing.
         num_threads: Most intra-op threads of a step that "auto" may take.
+        loss: See `Loss`; None for the cross-entropy.
+        max_grad_norm: Gradients with a larger norm are scaled down to it.
 
     Raises:
         UsageError: The network cannot be made or used, or the device is not there.
@@ -95,9 +70,11 @@ class EagerEngine:
         seed: int,
         device: str = "cpu",
         kernels: str = "auto",
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | CustomOptimizer | None = None,
         augment: Callable[..., Any] | None = None,
         num_threads: int = 1,
+        loss: Callable[..., Any] | None = None,
+        max_grad_norm: float = math.inf,
     ) -> None:
         self._device = device_of(device)
         self._augmentation = None if augment is None else Augmentation(augment, self._device)
@@ -108,12 +85,14 @@ class EagerEngine:
             self._flat = FlatModule(module, self._device, optimizer)
         self._num_threads = num_threads
         self._kernels = KERNELS.get(kernels, Kernels(is_channels_last=len(network.input_shape) == 3))
-        is_plain = optimizer is None or optimizer.is_plain
+        self._loss, self._max_grad_norm = Loss(loss), max_grad_norm
+        is_plain = (optimizer is None or optimizer.is_plain) and loss is None and max_grad_norm == math.inf
         can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain
         if kernels == "fused" and not can_fuse:
             raise UsageError(
                 f"kernels='fused' is for the default network on a CPU by SGD without weight decay, and this is "
-                f"{network.name} on {device}{'' if is_plain else ' by another optimizer'}; say kernels='auto'"
+                f"{network.name} on {device}{'' if is_plain else ' by another optimizer, loss or with clipping'}; say "
+                "kernels='auto'"
             )
         self._can_fuse = can_fuse and kernels in ("auto", "fused")
         self._fused: FusedSteps | None = None
@@ -124,6 +103,11 @@ class EagerEngine:
         self._loaded: torch.Tensor | None = None
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
         self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
+
+    @property
+    def rate(self) -> float | None:
+        """Learning rate of a custom optimizer's first group, which its own function may have set."""
+        return None if self._flat.custom is None else self._flat.custom.rate
 
     @property
     def module(self) -> nn.Module:
@@ -147,7 +131,7 @@ class EagerEngine:
         with torch.no_grad():
             w_, buffers_, v_ = (_tensor(part).to(self._device) for part in (w, buffers, v))
             flat.w.copy_(w_)
-            flat.v.copy_(v_)
+            flat.write_state(v_)
             flat.g.zero_()
             if len(buffers):
                 flat.write_buffers(buffers_)
@@ -158,7 +142,7 @@ class EagerEngine:
         """Copy the replica out."""
         flat = self._flat
         torch.from_numpy(w).copy_(flat.w)
-        torch.from_numpy(v).copy_(flat.v)
+        torch.from_numpy(v).copy_(flat.read_state())
         if len(buffers):
             torch.from_numpy(buffers).copy_(flat.read_buffers())
 
@@ -176,7 +160,7 @@ class EagerEngine:
         assert before is not None
         with torch.no_grad():
             change = torch.zeros(size, device=self._device)
-            torch.cat([flat.w, flat.read_buffers(), flat.v], out=change[: len(before)])
+            torch.cat([flat.w, flat.read_buffers(), flat.read_state()], out=change[: len(before)])
             change[: len(before)] -= before
             change[size - len(end) :] = _tensor(end).to(self._device)
         return change
@@ -190,7 +174,6 @@ class EagerEngine:
         momentum: float,
         seed: int,
         is_spent: Callable[[], bool],
-        augments: bool = True,
     ) -> tuple[int, float]:
         """Steps over all samples in batches; the gradient of the last, shorter one is divided by its true size.
 
@@ -201,12 +184,11 @@ class EagerEngine:
             momentum: As of `Optimizer.step`.
             seed: Of what is drawn on the way (dropout, augmentation).
             is_spent: Asked before each step; True ends the run.
-            augments: Whether images are augmented, where the engine was given a way.
 
         Returns:
             Samples used, and the sum of their losses.
         """
-        augmentation = self._augmentation if augments else None
+        augmentation = self._augmentation
         if augmentation is not None:
             augmentation.seed(seed)
         if self._fused is not None:
@@ -254,16 +236,11 @@ class EagerEngine:
             return f"kernels on {self._device}: {self._kernels}"
         key = (repr(self._flat.module), self._network.input_shape, batch_size, self._num_threads)
         if key not in _tuned:
-            candidates = self._candidates()
-            if num_steps >= TUNING_SHARE * 2 * TUNING_TURNS * len(candidates):
+            candidates = candidates_for(self._network.input_shape, self._num_threads)
+            if num_steps >= TUNING_SHARE * steps_to_find(candidates):
                 _tuned[key] = self._fastest(candidates, batch_size)
         self._kernels = _tuned.get(key, self._kernels)
         return f"kernels for {batch_size} samples a step: {self._kernels}"
-
-    def _candidates(self) -> list[Kernels]:
-        layouts = (True, False) if len(self._network.input_shape) == 3 else (False,)
-        threads = sorted({1, self._num_threads})
-        return [Kernels(*choice) for choice in itertools.product((True, False), layouts, threads)]
 
     def _fuse(self) -> None:
         if self._fused is None:
@@ -272,7 +249,7 @@ class EagerEngine:
             self._fused = FusedSteps(self._network, self._flat.w.numpy(), self._flat.v.numpy())
 
     def _fastest(self, candidates: list[Kernels], batch_size: int) -> Kernels:
-        """Take steps by all candidates, and by half as many of them until one is left; nothing else is changed."""
+        """Take steps by all candidates; nothing else is changed."""
         rng = np.random.default_rng(0)
         samples = GatheredSamples(
             rows=rng.random((batch_size, math.prod(self._network.input_shape)), dtype=np.float32),
@@ -280,28 +257,20 @@ class EagerEngine:
             weights=None,
         )
         flat, before = self._flat, self._kernels
-        kept = flat.w.clone(), flat.v.clone(), flat.read_buffers()
-        best = dict.fromkeys(candidates, math.inf)
-        while len(candidates) > 1:
-            for _, self._kernels in itertools.product(range(TUNING_TURNS), candidates):
-                start_s = time.perf_counter()
-                self.run(
-                    samples,
-                    batch_size=batch_size,
-                    lr=0.0,
-                    momentum=0.0,
-                    seed=0,
-                    is_spent=lambda: False,
-                    augments=False,
-                )
-                best[self._kernels] = min(best[self._kernels], time.perf_counter() - start_s)
-            candidates = sorted(candidates, key=best.__getitem__)[: len(candidates) // 2]
+        kept = flat.w.clone(), flat.read_state().clone(), flat.read_buffers()
+
+        def step(kernels: Kernels) -> None:
+            self._kernels = kernels
+            with threads_on(self._device, kernels.num_threads), self._onednn(kernels), _seeded(0):
+                self._run(samples, batch_size, 0.0, 0.0, lambda: False, None)
+
+        found = fastest(candidates, step)
         self._kernels = before
         with torch.no_grad():
             flat.w.copy_(kept[0])
-            flat.v.copy_(kept[1])
+            flat.write_state(kept[1])
             flat.write_buffers(kept[2])
-        return candidates[0]
+        return found
 
     def _run(
         self,
@@ -334,15 +303,13 @@ class EagerEngine:
             if self._kernels.is_channels_last:
                 images = images.contiguous(memory_format=torch.channels_last)
             logits = module(images)
-            if weights is None:
-                loss = functional.cross_entropy(logits, codes[done:stop])
-            else:
-                each = functional.cross_entropy(logits, codes[done:stop], reduction="none")
-                loss = torch.dot(each, weights[done:stop]) / (stop - done)
+            loss = self._loss(logits, codes[done:stop], None if weights is None else weights[done:stop])
             loss.backward()
             if not self._has_checked:
                 self._check_gradients()
             with torch.no_grad():
+                if self._max_grad_norm < math.inf:  # as torch.nn.utils.clip_grad_norm_ does
+                    flat.g.mul_((self._max_grad_norm / (flat.g.norm() + 1e-6)).clamp_(max=1.0))
                 flat.step(lr, momentum)
                 losses.append(loss.detach() * (stop - done))
             done = stop
