@@ -344,7 +344,7 @@ class ChicleCNNClassifier(
         Raises
         ------
         DivergedError
-            The loss is not finite; the message has iteration and learning rate.
+            The loss is not finite; the message has iteration and learning rate. A model of before is kept.
         MissingExtraError
             torch is not installed.
         UsageError
@@ -474,22 +474,22 @@ class ChicleCNNClassifier(
             fit_elsewhere(self, runtime, X, y, sample_weight)
             return self
         outcome, best = run_job(self, runtime, trainer, images, layout, seed=seed, first=first)
+        self.history_, self.ledger_ = outcome.history, outcome.ledger
+        last = outcome.history[-1].figures.get("loss", 0.0) if outcome.history else 0.0
+        if not math.isfinite(last):  # what was fitted before stays
+            raise DivergedError(outcome.reason)
         model = outcome.model if best is None else best
         for name, value in self._predicting_attributes(network, images, layout, model).items():
             setattr(self, name, value)
         self._momentum = layout.v(outcome.model).copy()
         self._samples_seen = num_samples
         self.learning_rate_, self.local_steps_ = trainer.learning_rate, trainer.local_steps
-        self.history_, self.ledger_ = outcome.history, outcome.ledger
         self.n_iter_ = len(outcome.history)
         ends = [record for record in outcome.history if "epoch" in record.figures]
         self.n_epochs_ = len(ends)
         self.loss_ = ends[-1].figures["epoch_loss"] if ends else math.nan
         if outcome.is_interrupted:
             end_interrupted(self, f"it has {self.n_epochs_} of {epochs} epochs behind it")
-        last = outcome.history[-1].figures.get("loss", 0.0) if outcome.history else 0.0
-        if not math.isfinite(last):
-            raise DivergedError(outcome.reason)
         guess = math.log(max(2, len(images.classes)))
         if not is_partial and self.loss is None and self.loss_ > GUESSING * guess:
             warnings.warn(

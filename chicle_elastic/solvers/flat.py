@@ -69,7 +69,7 @@ class FlatModule:
         else:
             num_state = self._optimizer.num_state(num_weights)
         self.v = torch.zeros(num_state, device=device)
-        self._buffers = [buffer for buffer in module.buffers() if buffer.numel()]
+        self._shapes = {name: buffer.shape for name, buffer in module.named_buffers()}
 
     @property
     def num_weights(self) -> int:
@@ -79,20 +79,38 @@ class FlatModule:
     @property
     def num_buffers(self) -> int:
         """Values in all buffers."""
-        return sum(buffer.numel() for buffer in self._buffers)
+        return sum(shape.numel() for shape in self._shapes.values())
 
     def read_buffers(self) -> torch.Tensor:
         """All buffers, tensor of shape (num_buffers,), float32; counters become numbers like the others."""
-        parts = [buffer.detach().reshape(-1).float() for buffer in self._buffers]
+        parts = [buffer.detach().reshape(-1).float() for buffer in self._buffers()]
         return torch.cat(parts) if parts else self.w.new_empty(0)
 
     def write_buffers(self, values: torch.Tensor) -> None:
         """Set all buffers; counters (batch norm's number of batches) are rounded."""
         start = 0
-        for buffer in self._buffers:
+        for buffer in self._buffers():
             part = values[start : start + buffer.numel()].view(buffer.shape)
             buffer.copy_(part if buffer.is_floating_point() else part.round())
             start += buffer.numel()
+
+    def _buffers(self) -> list[torch.Tensor]:
+        """Return the buffers that the module has now: it may have set others in their place.
+
+        Raises:
+            UsageError: They are not those of the beginning, or have other shapes.
+        """
+        found = dict(self.module.named_buffers())
+        for name in found.keys() | self._shapes.keys():
+            before, now = self._shapes.get(name), found[name].shape if name in found else None
+            if before != now:
+                raise UsageError(
+                    f"the buffer {name!r} of {type(self.module).__name__} had the shape "
+                    f"{None if before is None else tuple(before)}, and has {None if now is None else tuple(now)} after "
+                    "the module was used; tasks average buffers, so register all of them in the constructor, and keep "
+                    "their shapes (a plain attribute stays out)"
+                )
+        return [buffer for buffer in found.values() if buffer.numel()]
 
     def lost_views(self) -> Iterator[str]:
         """Names of parameters whose gradient does not lie in `g` any more: dropped by a `zero_grad()`, say."""

@@ -25,12 +25,18 @@ class Loss:
         self._mean: Callable[..., Any] = functional.cross_entropy if function is None else function
         self._has_checked = False
 
-    def __call__(self, outputs: torch.Tensor, codes: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, outputs: Any, codes: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Return the mean over the samples of weight times loss.
 
         Raises:
-            UsageError: The function raised, or does not give such a loss.
+            UsageError: The module gives no such outputs, or the function raised, or does not give such a loss.
         """
+        if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != codes.shape:
+            found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__qualname__
+            raise UsageError(
+                f"the module gives {found} in training, for a batch of {len(codes)} samples; it has to return one "
+                "tensor of outputs, with a row per sample, as in evaluation"
+            )
         shape: tuple[int, ...] = () if weights is None else (len(codes),)
         loss = self._called(self._mean, outputs, codes) if weights is None else self._each(outputs, codes)
         if not self._has_checked and (not isinstance(loss, torch.Tensor) or tuple(loss.shape) != shape):
