@@ -27,8 +27,7 @@ from estimators.watch import CallbackSupportMixin
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
-    from chicle_elastic.solvers.network import Network, Scaling
+    from chicle_elastic.solvers.network import Network
     from estimators.cnn_inputs import ImageSet
 
 
@@ -69,11 +68,14 @@ class ChicleCNNClassifier(
     learning_rate : float or "auto", default="auto"
         For one task; see `lr_scaling`. "auto" is 1 / (3 sqrt(steps of the fit)), at least 0.001 and at most 0.01, for
         the `batch_size` and `momentum` of the defaults; it grows with sqrt(batch_size) and with 1 - momentum. Of
-        Adam it is 0.001, and grows with sqrt(batch_size). In `partial_fit` the steps are those of all calls so far.
+        Adam it is 0.001, and grows with sqrt(batch_size); another class has its own. A function's first group has it,
+        and all groups keep their ratio. In `partial_fit` the steps are those of all calls so far.
     momentum : float, default=0.9
         Of each step; of Adam its first beta.
-    optimizer : {"sgd", "adam", "adamw"} or torch.optim.SGD, Adam or AdamW, default="sgd"
-        What a step does. Tasks average its state with the weights, so it moves and is saved with the model.
+    optimizer : {"sgd", "adam", "adamw"}, type or callable, default="sgd"
+        What a step does. A class of torch.optim is made with `optimizer__*`; a function gets the module and returns the
+        optimizer, with groups of parameters if it likes. Tasks average its state with the weights, so it moves and is
+        saved with the model.
     weight_decay : float, default=0.0
         Factor of the weights in the gradient; of AdamW of the weights themselves, as in torch.
     lr_scaling : {"sqrt", "linear", "none"}, default="sqrt"
@@ -82,8 +84,18 @@ class ChicleCNNClassifier(
     decay : float, default=0.2
         Part of the fit, at its end, over which the learning rate falls to zero, so that what is left of the
         noise of single steps is averaged away; 0 keeps it constant, as the paper has it, and so does `partial_fit`.
-    schedule : {"linear", "cosine"}, default="linear"
-        How the learning rate falls; with ``decay=1.0`` from the beginning on.
+    schedule : {"linear", "cosine"}, type or callable, default="linear"
+        How the learning rate falls; with ``decay=1.0`` from the beginning on. Or a class of torch.optim.lr_scheduler,
+        made with `schedule__*`, or a function that makes one of an optimizer; `decay` then means nothing.
+    schedule_each : {"epoch", "step"}, default="epoch"
+        When such a scheduler steps: after each epoch, or each step of one task; the learning rate is read at the
+        beginning of each iteration.
+    max_grad_norm : float or None, default=None
+        Gradients of a step with a larger norm are scaled down to it, as `torch.nn.utils.clip_grad_norm_` does.
+    loss : callable or None, default=None
+        Takes outputs of the network and class codes, returns their mean loss, as ``nn.CrossEntropyLoss(
+        label_smoothing=0.1)`` or a function does; with weights it is asked for the loss of each sample
+        (``reduction="none"``). None is the cross-entropy.
     outer_momentum : float or "auto", default="auto"
         Nesterov momentum of the averaged changes, beyond the paper, so that many tasks need about as few epochs as one.
         "auto" takes as much as the number of tasks asks for, also when that changes during the fit: none for one task,
@@ -121,7 +133,8 @@ class ChicleCNNClassifier(
         been run on a card yet (``make test-gpu``).
     kernels : {"auto", "fused", "onednn", "native"}, default="auto"
         How a CPU computes a step. "fused" are kernels of our own, for the default network; the others are torch's.
-        "auto" takes the first where it can and else tries the others and keeps the fastest, in fits of some length.
+        "auto" takes the first where it can and else tries the others, on one thread and on the cores of the task, and
+        keeps the fastest, in fits of some length.
         Results differ by rounding: say one of the others where models are to be equal to the bit from process to
         process.
     chunk_size : int or None, default=None
@@ -135,7 +148,8 @@ class ChicleCNNClassifier(
     logdir : str, path-like or None, default=None
         Folder for TensorBoard, in which each fit has a folder of its own.
     **module_params : dict
-        Arguments of the module's class, as `module__NAME`.
+        Arguments of the classes of module, optimizer and scheduler, as `module__NAME`, `optimizer__NAME` and
+        `schedule__NAME`.
 
     Attributes
     ----------
@@ -196,12 +210,15 @@ class ChicleCNNClassifier(
         "lr_scaling": [StrOptions({"sqrt", "linear", "none"})],
         "optimizer": [
             StrOptions({"sgd", "adam", "adamw"}),
-            type,
+            str,
             object,
-        ],  # `optimizer_name` says why another one will not do
+        ],  # `optimizer_of` says why another one will not do
         "weight_decay": [Interval(Real, 0.0, None, closed="left")],
         "decay": [Interval(Real, 0.0, 1.0, closed="both")],
-        "schedule": [StrOptions({"linear", "cosine"})],
+        "schedule": [StrOptions({"linear", "cosine"}), str, callable],
+        "schedule_each": [StrOptions({"epoch", "step"})],
+        "max_grad_norm": [Interval(Real, 0.0, None, closed="neither"), None],
+        "loss": [str, callable, None],
         "outer_momentum": [StrOptions({"auto"}), Interval(Real, 0.0, 1.0, closed="left")],
         "outer_learning_rate": [Interval(Real, 0.0, None, closed="neither")],
         "standardize": [StrOptions({"auto"}), "boolean"],
@@ -243,7 +260,10 @@ class ChicleCNNClassifier(
         weight_decay: float = 0.0,
         lr_scaling: Literal["sqrt", "linear", "none"] = "sqrt",
         decay: float = 0.2,
-        schedule: Literal["linear", "cosine"] = "linear",
+        schedule: Any = "linear",
+        schedule_each: Literal["epoch", "step"] = "epoch",
+        max_grad_norm: float | None = None,
+        loss: Any = None,
         outer_momentum: float | Literal["auto"] = "auto",
         outer_learning_rate: float = 0.7,
         standardize: bool | Literal["auto"] = "auto",
@@ -277,6 +297,9 @@ class ChicleCNNClassifier(
         self.lr_scaling = lr_scaling
         self.decay = decay
         self.schedule = schedule
+        self.schedule_each = schedule_each
+        self.max_grad_norm = max_grad_norm
+        self.loss = loss
         self.outer_momentum = outer_momentum
         self.outer_learning_rate = outer_learning_rate
         self.standardize = standardize
@@ -321,7 +344,7 @@ class ChicleCNNClassifier(
         Raises
         ------
         DivergedError
-            The loss is not finite; the message has iteration and learning rate.
+            The loss is not finite; the message has iteration and learning rate. A model of before is kept.
         MissingExtraError
             torch is not installed.
         UsageError
@@ -369,13 +392,13 @@ class ChicleCNNClassifier(
         Raises
         ------
         UsageError
-            A label is none of `classes_`, or `schedule` is "cosine", which has to know how many epochs there will be;
+            A label is none of `classes_`, or `schedule` is not "linear" and has to know how many epochs there will be;
             and as in `fit`.
         """
-        if self.schedule == "cosine":
+        if self.schedule != "linear":
             raise UsageError(
-                "schedule='cosine' lets the learning rate fall over all epochs, and partial_fit does not know how many "
-                "there will be; leave schedule out (the rate stays constant then), or call fit with max_epochs"
+                f"schedule={self.schedule!r} lets the learning rate fall over all epochs, and partial_fit does not "
+                "know how many there will be; leave schedule out (the rate stays constant then), or call fit"
             )
         return self._fit(
             X, y, sample_weight, epochs=1, is_warm=hasattr(self, "module_"), is_partial=True, classes=classes
@@ -393,9 +416,9 @@ class ChicleCNNClassifier(
         classes: Any = None,
     ) -> Self:
         _require_torch()
-        from estimators.cnn_fit import run_job, try_augmentation, warn_of_probabilities
+        from estimators.cnn_fit import network_of, run_job, trainer_of, try_augmentation, warn_of_probabilities
         from estimators.cnn_inputs import image_set
-        from estimators.place import runtime_of
+        from estimators.place import runtime_of, threads_of
 
         self._require_class_for_params()
         runtime = runtime_of(self)
@@ -416,19 +439,33 @@ class ChicleCNNClassifier(
         scaling = images.scaling
         if is_warm and self.is_byte_ == images.is_byte:
             scaling = self.scaling_  # the weights to begin with are for values that are scaled like this
-        network = self._network(images, scaling)
+        network = network_of(self, images, scaling)
         num_samples = images.source.schema.num_rows * epochs + (self._samples_seen if goes_on else 0)
         # Calls of partial_fit go on with one model, whose layout follows from the local steps: those of one task.
         most_tasks = 1 if is_partial else runtime.most_tasks()
-        trainer = self._trainer(network, images, seed, epochs, num_samples, most_tasks)
+        trainer = trainer_of(
+            self,
+            network,
+            images,
+            seed=seed,
+            epochs=epochs,
+            num_samples=num_samples,
+            most_tasks=most_tasks,
+            num_threads=threads_of(runtime),
+        )
         if is_partial:
             trainer = replace(trainer, decay=0.0)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
-        try_augmentation(trainer, images)
+        engine = trainer.engine()  # so that a module that does not fit is refused here, and not in a task
+        if self.learning_rate == "auto" and engine.rate is not None:
+            trainer = replace(trainer, learning_rate=engine.rate)
+        trainer.scaled_rate(1)  # so that a scheduler that does not fit is refused here, too
+        layout = trainer.layout(engine.layout)
+        try_augmentation(engine, trainer, images)
         if not goes_on and not is_warm and self.module is not None:  # once is enough for a module
-            warn_of_probabilities(trainer, images)
-        layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
+            warn_of_probabilities(engine.module, network, images)
+        first = self._first_model(engine, layout, images, is_warm=is_warm, has_momentum=goes_on)
         if hasattr(runtime, "submit"):  # no objects of this process go there
             from estimators.submitted.fit import fit_elsewhere
 
@@ -436,25 +473,25 @@ class ChicleCNNClassifier(
                 raise UsageError("partial_fit cannot run as a job of a cluster, which fits once; use LocalCluster")
             fit_elsewhere(self, runtime, X, y, sample_weight)
             return self
-        outcome, best = run_job(self, runtime, trainer, images, seed=seed, first=first)
+        outcome, best = run_job(self, runtime, trainer, images, layout, seed=seed, first=first)
+        self.history_, self.ledger_ = outcome.history, outcome.ledger
+        last = outcome.history[-1].figures.get("loss", 0.0) if outcome.history else 0.0
+        if not math.isfinite(last):  # what was fitted before stays
+            raise DivergedError(outcome.reason)
         model = outcome.model if best is None else best
         for name, value in self._predicting_attributes(network, images, layout, model).items():
             setattr(self, name, value)
         self._momentum = layout.v(outcome.model).copy()
         self._samples_seen = num_samples
         self.learning_rate_, self.local_steps_ = trainer.learning_rate, trainer.local_steps
-        self.history_, self.ledger_ = outcome.history, outcome.ledger
         self.n_iter_ = len(outcome.history)
         ends = [record for record in outcome.history if "epoch" in record.figures]
         self.n_epochs_ = len(ends)
         self.loss_ = ends[-1].figures["epoch_loss"] if ends else math.nan
         if outcome.is_interrupted:
             end_interrupted(self, f"it has {self.n_epochs_} of {epochs} epochs behind it")
-        last = outcome.history[-1].figures.get("loss", 0.0) if outcome.history else 0.0
-        if not math.isfinite(last):
-            raise DivergedError(outcome.reason)
         guess = math.log(max(2, len(images.classes)))
-        if not is_partial and self.loss_ > GUESSING * guess:
+        if not is_partial and self.loss is None and self.loss_ > GUESSING * guess:
             warnings.warn(
                 f"{type(self).__name__} has hardly learned: the mean loss of its last epoch is {self.loss_:.3g}, and "
                 f"guessing among {len(images.classes)} classes gives {guess:.3g}. Try another learning_rate (it was "
@@ -464,72 +501,14 @@ class ChicleCNNClassifier(
             )
         return self
 
-    def _network(self, images: "ImageSet", scaling: "Scaling | None") -> "Network":
-        from chicle_elastic.solvers.network import PAPER_CNN, Network
-
-        shape, num_classes = images.input_shape, len(images.classes)
-        if self.module is not None:
-            return Network(
-                module=self.module,
-                settings=self._module_params(),
-                input_shape=shape,
-                num_classes=num_classes,
-                scaling=scaling,
-            )
-        channels, height, width = shape
-        settings = {"channels": channels, "height": height, "width": width, "num_classes": num_classes}
-        unknown = [name for name in self._module_params() if name not in settings]
-        if unknown:
-            raise UsageError(f"the default network has no arguments to be set, got module__{unknown[0]}; pass a module")
-        return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes, scaling=scaling)
-
-    def _trainer(
-        self, network: "Network", images: "ImageSet", seed: int, epochs: int, num_samples: int, most_tasks: int
-    ) -> "LocalSGDTrainer":
-        """The trainer of a fit that uses `num_samples` samples, those of earlier calls included."""
-        from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
-        from estimators.cnn_defaults import auto_learning_rate, auto_local_steps, optimizer_name
-
-        optimizer, rate = optimizer_name(self.optimizer), self.learning_rate
-        if rate == "auto":
-            rate = auto_learning_rate(
-                num_samples, batch_size=int(self.batch_size), momentum=float(self.momentum), optimizer=optimizer
-            )
-        local_steps = self.local_steps
-        if local_steps == "auto":
-            local_steps = auto_local_steps(num_samples, batch_size=int(self.batch_size), num_tasks=most_tasks)
-        return LocalSGDTrainer(
-            network=network,
-            batch_size=int(self.batch_size),
-            local_steps=int(local_steps),
-            learning_rate=float(rate),
-            momentum=float(self.momentum),
-            optimizer=optimizer,
-            weight_decay=float(self.weight_decay),
-            lr_scaling=self.lr_scaling,
-            decay=float(self.decay),
-            schedule=self.schedule,
-            outer_momentum="auto" if self.outer_momentum == "auto" else float(self.outer_momentum),
-            outer_learning_rate=float(self.outer_learning_rate),
-            max_epochs=epochs,
-            seed=seed,
-            class_weights=None if images.class_weights is None else tuple(images.class_weights.tolist()),
-            mean_weight=images.mean_weight,
-            device=self.device,
-            kernels=self.kernels,
-            augment=self.augment,
-        )
-
     def _first_model(
-        self, trainer: "LocalSGDTrainer", images: "ImageSet", *, is_warm: bool, has_momentum: bool
-    ) -> tuple[Any, Array | None]:
-        """Layout of the model, and what to begin with; None leaves that to the trainer."""
+        self, engine: Any, layout: Any, images: "ImageSet", *, is_warm: bool, has_momentum: bool
+    ) -> Array | None:
+        """Return the model to begin with; None leaves it to the trainer."""
         from chicle_elastic.solvers.engines.predict import values_of
 
-        engine = trainer.engine()  # so that a module that does not fit is refused here, and not in a task
-        layout = trainer.layout(engine.layout)
         if not is_warm and isinstance(self.module, type | None):
-            return layout, None
+            return None
         w, buffers = values_of(self.module_) if is_warm else engine.initial()
         if (len(w), len(buffers)) != (layout.num_weights, layout.num_buffers):
             raise UsageError(
@@ -539,7 +518,8 @@ class ChicleCNNClassifier(
         v = self._momentum if has_momentum and hasattr(self, "_momentum") else None
         if v is not None and len(v) != len(layout.v(np.empty(layout.size, np.float32))):
             v = None  # of another optimizer
-        return layout, layout.begin(w, buffers, num_rows=images.source.schema.num_rows, v=v)
+        begun: Array = layout.begin(w, buffers, num_rows=images.source.schema.num_rows, v=v)
+        return begun
 
     def _predicting_attributes(
         self, network: "Network", images: "ImageSet", layout: Any, model: Array

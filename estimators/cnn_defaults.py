@@ -6,7 +6,11 @@ The best learning rate then falls with the number of steps, about as one over th
 with a constant rate: many steps average more noise away, and few have no time to be careful.
 """
 
+import functools
+import importlib
+import inspect
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.network import Scaling
 
 
+CODE = ("optimizer", "schedule", "loss")
+"""Parameters that may be classes or functions, besides `module` and `augment`."""
 USUAL_BATCH, USUAL_MOMENTUM = 8, 0.9
 LEAST_RATE, MOST_RATE = 1e-3, 1e-2
 """Learning rates with these; more is not stable, and less does not arrive."""
@@ -106,25 +112,92 @@ class Moments:
         return Scaling(scale=scale, shift=-mean * scale, padding=mean)
 
 
-def optimizer_name(optimizer: Any) -> Any:
-    """The name of an optimizer that is given by its name, or as a class of torch.optim.
+def optimizer_of(estimator: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the optimizer of a trainer and its settings: the name of one of Chicle's own, or a class or function.
+
+    Args:
+        estimator: With `optimizer`, `momentum`, `weight_decay` and `optimizer__*`.
 
     Raises:
-        UsageError: It is another one: its state cannot be averaged, as far as Chicle knows.
+        UsageError: It is no optimizer.
     """
-    names = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
-    if isinstance(optimizer, type) and optimizer.__module__.startswith("torch.optim"):
-        optimizer = names.get(optimizer.__name__, optimizer)
-    if isinstance(optimizer, str) and optimizer in names.values():
-        return optimizer
-    if type(optimizer).__module__.startswith("torch.optim"):
-        name = type(optimizer).__name__
+    given, settings = named(estimator.optimizer, "optimizer"), estimator._params_of("optimizer__")
+    kinds = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+    if isinstance(given, type) and given.__module__.startswith("torch.optim"):
+        given = _own_name(given) or given
+    if isinstance(given, str) and given in kinds and not settings:
+        return given, {}
+    if isinstance(given, str) and given in kinds:
+        import torch
+
+        momentum = float(estimator.momentum)
+        usual = {"momentum": momentum} if given == "sgd" else {"betas": (momentum, 0.999)}
+        return getattr(torch.optim, kinds[given]), {**usual, "weight_decay": estimator.weight_decay, **settings}
+    if type(given).__module__.startswith("torch.optim"):
+        name = type(given).__name__
         raise UsageError(
             f"optimizer={name}(...) holds the weights of another module: give the class, torch.optim.{name}, and its "
-            "settings as learning_rate, momentum and weight_decay"
+            "settings as optimizer__*, or a function of the module that makes it"
         )
-    given = optimizer.__name__ if isinstance(optimizer, type) else repr(optimizer)
-    raise UsageError(
-        f"optimizer={given}: tasks average the state of an optimizer with the weights, and that is known to work for "
-        "'sgd', 'adam' and 'adamw' only; settings go to learning_rate, momentum and weight_decay"
-    )
+    if not callable(given):
+        raise UsageError(
+            f"optimizer={given!r} is none; give 'sgd', 'adam' or 'adamw', a class of torch.optim with its settings as "
+            "optimizer__*, or a function that makes one of the module"
+        )
+    if estimator.weight_decay and isinstance(given, type):
+        settings = {"weight_decay": estimator.weight_decay, **settings}
+    return given, settings
+
+
+def default_rate(optimizer: Any) -> float | None:
+    """Return the learning rate that a class of an optimizer has itself; None for those that Chicle has one for."""
+    if not isinstance(optimizer, type) or (optimizer.__module__.startswith("torch.optim") and _own_name(optimizer)):
+        return None
+    parameter = inspect.signature(optimizer).parameters.get("lr")
+    return float(parameter.default) if parameter is not None and isinstance(parameter.default, int | float) else None
+
+
+def _own_name(optimizer: Any) -> str | None:
+    """Return the name of Chicle's own optimizer that does what this class of torch.optim does."""
+    return {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}.get(getattr(optimizer, "__name__", ""))
+
+
+def named(value: Any, parameter: str) -> Any:
+    """Return what "package.module:Name" names, and any other value as it is.
+
+    Raises:
+        UsageError: It cannot be imported here.
+    """
+    if not (isinstance(value, str) and ":" in value):
+        return value
+    module, _, path = value.partition(":")
+    try:
+        return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{parameter}={value!r} cannot be imported here ({error}); it has to stand in a file that every node can "
+            "import"
+        ) from error
+
+
+def with_names(params: dict[str, Any], unnamed: Callable[[str, Any], None]) -> dict[str, Any]:
+    """Return parameters in which classes and functions of `CODE` are "package.module:Name".
+
+    Args:
+        params: Of the estimator.
+        unnamed: Called with name and value of code that cannot be imported, which is left out.
+    """
+    told = dict(params)
+    for name in CODE:
+        value = told.get(name)
+        if value is None or isinstance(value, str):
+            continue
+        own = _own_name(value) if getattr(value, "__module__", "").startswith("torch.optim") else None
+        where, path = getattr(value, "__module__", None), getattr(value, "__qualname__", "<instance>")
+        if own is not None:
+            told[name] = own
+        elif where in (None, "__main__") or "<" in path:
+            unnamed(name, told.pop(name))
+        else:
+            told[name] = f"{where}:{path}"
+    return told

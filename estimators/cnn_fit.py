@@ -1,4 +1,4 @@
-"""Runs the job of a `ChicleCNNClassifier`, with its callbacks and observers, after a look at what it is given.
+"""Makes the trainer of a `ChicleCNNClassifier` and runs its job, with callbacks and observers.
 
 At the end of each epoch callbacks are told, and early stopping has its say.
 """
@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import IterationRecord
+from estimators.cnn_defaults import auto_learning_rate, auto_local_steps, default_rate, named, optimizer_of
 from estimators.watch import CallbackBridge, watcher
 
 if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.solvers.engines.eager import EagerEngine
     from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+    from chicle_elastic.solvers.model_vector import ModelLayout
+    from chicle_elastic.solvers.network import Network, Scaling
     from estimators.cnn_inputs import ImageSet
 
 
@@ -30,11 +35,96 @@ ITERATIONS_PER_EPOCH = 4
 """Iterations that are allowed for each that an epoch of one task takes: after a crash samples are used again."""
 
 
+def network_of(estimator: Any, images: Any, scaling: "Scaling | None") -> "Network":
+    """Return the network of a fit: the default one, or the user's module."""
+    from chicle_elastic.solvers.network import PAPER_CNN, Network
+
+    shape, num_classes = images.input_shape, len(images.classes)
+    if estimator.module is not None:
+        return Network(
+            module=estimator.module,
+            settings=estimator._params_of("module__"),
+            input_shape=shape,
+            num_classes=num_classes,
+            scaling=scaling,
+        )
+    channels, height, width = shape
+    settings = {"channels": channels, "height": height, "width": width, "num_classes": num_classes}
+    unknown = [name for name in estimator._params_of("module__") if name not in settings]
+    if unknown:
+        raise UsageError(f"the default network has no arguments to be set, got module__{unknown[0]}; pass a module")
+    return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes, scaling=scaling)
+
+
+def trainer_of(
+    estimator: Any,
+    network: "Network",
+    images: "ImageSet",
+    *,
+    seed: int,
+    epochs: int,
+    num_samples: int,
+    most_tasks: int,
+    num_threads: int,
+) -> "LocalSGDTrainer":
+    """The trainer of a fit that uses `num_samples` samples, those of earlier calls included."""
+    from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+
+    optimizer, settings = optimizer_of(estimator)
+    rate = estimator.learning_rate
+    if rate == "auto" and callable(optimizer):
+        rate = default_rate(optimizer) or "auto"
+    if rate == "auto":
+        kind = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "").lower()
+        rate = auto_learning_rate(
+            num_samples, batch_size=int(estimator.batch_size), momentum=float(estimator.momentum), optimizer=kind
+        )
+    schedule, steps = named(estimator.schedule, "schedule"), epochs
+    if isinstance(schedule, str) and schedule not in ("linear", "cosine"):
+        raise UsageError(
+            f"schedule={schedule!r} is none; give 'linear', 'cosine', a class of torch.optim.lr_scheduler with "
+            "its settings as schedule__*, or a function that makes one of an optimizer"
+        )
+    if estimator.schedule_each == "step":
+        steps = epochs * math.ceil(images.source.schema.num_rows / int(estimator.batch_size))
+    local_steps = estimator.local_steps
+    if local_steps == "auto":
+        local_steps = auto_local_steps(num_samples, batch_size=int(estimator.batch_size), num_tasks=most_tasks)
+    return LocalSGDTrainer(
+        network=network,
+        batch_size=int(estimator.batch_size),
+        local_steps=int(local_steps),
+        learning_rate=float(rate),
+        momentum=float(estimator.momentum),
+        optimizer=optimizer,
+        optimizer_settings=settings,
+        weight_decay=float(estimator.weight_decay),
+        lr_scaling=estimator.lr_scaling,
+        decay=float(estimator.decay),
+        schedule=schedule,
+        schedule_settings=estimator._params_of("schedule__"),
+        schedule_steps=steps,
+        outer_momentum="auto" if estimator.outer_momentum == "auto" else float(estimator.outer_momentum),
+        outer_learning_rate=float(estimator.outer_learning_rate),
+        max_epochs=epochs,
+        seed=seed,
+        class_weights=None if images.class_weights is None else tuple(images.class_weights.tolist()),
+        mean_weight=images.mean_weight,
+        device=estimator.device,
+        kernels=estimator.kernels,
+        augment=estimator.augment,
+        num_threads=num_threads,
+        loss=named(estimator.loss, "loss"),
+        max_grad_norm=math.inf if estimator.max_grad_norm is None else float(estimator.max_grad_norm),
+    )
+
+
 def run_job(
     estimator: Any,
     runtime: "Runtime",
     trainer: "LocalSGDTrainer",
     images: "ImageSet",
+    layout: "ModelLayout",
     *,
     seed: int,
     first: Array | None,
@@ -46,6 +136,7 @@ def run_job(
         runtime: Where.
         trainer: What.
         images: Samples, and those that are held out.
+        layout: Of the models.
         seed: Of the job.
         first: ndarray of shape (num_parameters,) or None. Model to begin with.
 
@@ -57,7 +148,6 @@ def run_job(
 
     context = estimator._init_callback_context(max_subtasks=trainer.max_epochs)
     context.call_on_fit_task_begin(estimator=estimator, **images.hook_arguments)
-    layout = trainer.layout(trainer.engine().layout)
 
     def attributes(model: Array, _: int) -> dict[str, Any]:
         return estimator._predicting_attributes(trainer.network, images, layout, model)
@@ -124,7 +214,7 @@ def run_job(
     return outcome, best
 
 
-def try_augmentation(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+def try_augmentation(engine: "EagerEngine", trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
     """Refuse a function that does not return such images, before anything is started.
 
     Raises:
@@ -134,17 +224,15 @@ def try_augmentation(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
 
     if trainer.augment is not None:
         rows = _first_rows(images, trainer.batch_size)
-        trainer.engine().try_augmentation(samples_of(rows, images.input_shape, trainer.network))
+        engine.try_augmentation(samples_of(rows, images.input_shape, trainer.network))
 
 
-def warn_of_probabilities(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+def warn_of_probabilities(module: Any, network: "Network", images: "ImageSet") -> None:
     """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
-    from chicle_elastic.solvers.engines.predict import filled_module, logits
+    from chicle_elastic.solvers.engines.predict import logits
 
-    module = filled_module(trainer.network, *trainer.engine().initial())
-    rows = _first_rows(images, ROWS_LOOKED_AT)
-    scaling = trainer.network.scaling_of(is_byte=images.is_byte)
-    outputs = logits(module, rows, images.input_shape, scaling=scaling)
+    scaling = network.scaling_of(is_byte=images.is_byte)
+    outputs = logits(module.eval(), _first_rows(images, ROWS_LOOKED_AT), images.input_shape, scaling=scaling)
     if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
         warnings.warn(
             f"the outputs of the module {type(module).__name__} look like probabilities: they are at least 0 and "

@@ -1,10 +1,11 @@
-"""Parameters of a module as parameters of the estimator: `module__width=32`, as skorch's users know them."""
+"""Parameters of a module, an optimizer and a schedule as those of the estimator: `module__width=32`, as in skorch."""
 
 from typing import Any, Self
 
 from chicle_elastic.errors import UsageError
 
 PREFIX = "module__"
+PREFIXES = (PREFIX, "optimizer__", "schedule__")
 WHOLE = "module_params"
 """Name that a signature gives to all of them together. Nothing is refused under it before `fit`, as scikit-learn has
 it for every name that it sees in a signature."""
@@ -19,22 +20,22 @@ class ModuleParamsMixin:
         Raises
         ------
         TypeError
-            One does not begin with `module__`.
+            One begins with none of `PREFIXES`.
         """
         for name, value in params.items():
             if name == WHOLE:
                 self._misnamed = value
                 continue
-            if not name.startswith(PREFIX) or name == PREFIX:
+            if not name.startswith(PREFIXES) or name in PREFIXES:
                 raise TypeError(
                     f"{type(self).__name__}() got an unexpected keyword argument {name!r}; arguments of the module are "
-                    f"passed as {PREFIX}{name}"
+                    f"passed as {PREFIX}{name}, those of optimizer and schedule as optimizer__* and schedule__*"
                 )
             setattr(self, name, value)
 
-    def _module_params(self) -> dict[str, Any]:
-        """Arguments of the module's class, without the prefix."""
-        return {name.removeprefix(PREFIX): value for name, value in vars(self).items() if name.startswith(PREFIX)}
+    def _params_of(self, prefix: str) -> dict[str, Any]:
+        """Return the arguments with a prefix, without it."""
+        return {name.removeprefix(prefix): value for name, value in vars(self).items() if name.startswith(prefix)}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters of the estimator, those of the module among them.
@@ -50,10 +51,10 @@ class ModuleParamsMixin:
             Values by name.
         """
         params: dict[str, Any] = super().get_params(deep=deep)  # type: ignore[misc]  # of BaseEstimator
-        return params | {PREFIX + name: value for name, value in self._module_params().items()}
+        return params | {name: value for name, value in vars(self).items() if name.startswith(PREFIXES)}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of the estimator and of the module.
+        """Set parameters of the estimator, the module, the optimizer and the schedule.
 
         Parameters
         ----------
@@ -65,7 +66,7 @@ class ModuleParamsMixin:
         self : object
             The estimator.
         """
-        of_module = {name: value for name, value in params.items() if name.startswith(PREFIX) or name == WHOLE}
+        of_module = {name: value for name, value in params.items() if name.startswith(PREFIXES) or name == WHOLE}
         rest = {name: value for name, value in params.items() if name not in of_module}
         super().set_params(**rest)  # type: ignore[misc]  # of BaseEstimator
         self._take_module_params(of_module)
@@ -75,8 +76,8 @@ class ModuleParamsMixin:
         """Refuse arguments for something that is no class any more, or all of them in one."""
         if hasattr(self, "_misnamed"):
             raise UsageError(f"{WHOLE}={self._misnamed!r} means nothing; pass arguments of the module as {PREFIX}NAME")
-        if self._module_params() and not isinstance(getattr(self, "module", None), type | str | None):
+        if self._params_of(PREFIX) and not isinstance(getattr(self, "module", None), type | str | None):
             raise UsageError(
-                f"module is an instance, so {', '.join(PREFIX + name for name in self._module_params())} would be "
+                f"module is an instance, so {', '.join(PREFIX + name for name in self._params_of(PREFIX))} would be "
                 "ignored; pass the class, or leave them out"
             )

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from estimators import persistence
-from estimators.cnn_defaults import optimizer_name
+from estimators.cnn_defaults import with_names
 
 ARRAYS = ("classes_", "feature_names_in_", "w", "buffers", "v")
 REQUIRED = ("classes_", "w", "buffers", "v")
@@ -40,8 +40,8 @@ class SaveNetworkMixin:
         Parameters
         ----------
         path : str or path-like
-            File to write; it appears when it is complete. Runtime, callbacks, `augment`, an instance given as `module`
-            and a `RandomState` instance are not saved.
+            File to write; it appears when it is complete. Runtime, callbacks, `augment`, instances and functions
+            without a name that can be imported, and a `RandomState` instance are not saved.
 
         Raises
         ------
@@ -60,8 +60,7 @@ class SaveNetworkMixin:
             "buffers": buffers,
             "v": getattr(estimator, "_momentum", np.zeros_like(w)),
         }
-        params = estimator.get_params(deep=False)
-        params["optimizer"] = optimizer_name(params["optimizer"])
+        params = with_names(estimator.get_params(deep=False), lambda name, value: None)
         network = {
             "module": _name_of(params.pop("module")),
             "input_shape": list(estimator.image_shape_),
@@ -95,6 +94,7 @@ class SaveNetworkMixin:
         from chicle_elastic.solvers.engines.modules import find_class
         from chicle_elastic.solvers.engines.predict import filled_module
         from chicle_elastic.solvers.network import Network, Scaling
+        from estimators.cnn_fit import network_of
 
         header, content = persistence.read_model(Path(path), arrays=ARRAYS, required=REQUIRED, estimator=cls.__name__)
         make: Any = cls
@@ -117,7 +117,7 @@ class SaveNetworkMixin:
             estimator.image_shape = tuple(estimator.image_shape)
         try:
             images = _Restored(shape, estimator.classes_)
-            network = estimator._network(images, estimator.scaling_)
+            network = network_of(estimator, images, estimator.scaling_)
             estimator.module_ = filled_module(network, content["w"], content["buffers"])
         except (RuntimeError, ValueError) as error:
             raise UsageError(

@@ -27,6 +27,7 @@ from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.runtime.checkpoint.files import write_file
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 from chicle_elastic.surroundings import prepare_command
+from estimators.cnn_params import PREFIXES
 
 MODEL_NAME = "model.npz"
 ESTIMATORS = {
@@ -42,7 +43,7 @@ ESTIMATORS = {
 }
 # Where and how it runs is the business of agents and of this module; what is not here is an option.
 NO_OPTIONS = {"runtime", "n_workers", "policy", "logdir", "verbose", "warm_start", "store_duals"}
-MODULE_PREFIX = "--module__"
+OPTIONS = tuple(f"--{prefix}" for prefix in PREFIXES)
 
 
 def parser(estimator: str = "svm") -> argparse.ArgumentParser:
@@ -101,7 +102,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     found, rest = whole.parse_known_args(arguments)
     params = vars(found)
     if chosen == "cnn":
-        while len(rest) >= 2 and rest[0].startswith(MODULE_PREFIX):
+        while len(rest) >= 2 and rest[0].startswith(OPTIONS):
             params[rest[0].removeprefix("--")] = literal(rest[1])
             rest = rest[2:]
     if rest:
@@ -111,7 +112,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _spelled(argument: str) -> str:
     """An option as its parameter is spelled: --max-iter is --max_iter."""
-    if not argument.startswith("--") or argument.startswith(MODULE_PREFIX):
+    if not argument.startswith("--") or argument.startswith(OPTIONS):
         return argument
     name, equals, value = argument.partition("=")
     head = "--no-" if name.startswith("--no-") else "--"
@@ -195,7 +196,8 @@ def _reader(constraints: Sequence[Any]) -> Callable[[str], Any]:
     has_flag = "boolean" in constraints
 
     def read(text: str) -> Any:
-        if text in words or (str in constraints and not numbers):
+        is_named = str in constraints and not numbers and (not words or ":" in text)
+        if text in words or is_named:
             return text
         if has_flag and text.lower() in ("true", "false"):
             return text.lower() == "true"

@@ -21,7 +21,7 @@ second task joins.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -33,8 +33,8 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers import model_vector, optimizers
 from chicle_elastic.solvers.base import Action, Context, Report, Solver, Trainer, Verdict
 from chicle_elastic.solvers.model_vector import ModelLayout, Place
-from chicle_elastic.solvers.network import Network
-from chicle_elastic.solvers.optimizers import Optimizer
+from chicle_elastic.solvers.network import Network, name_of
+from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
@@ -68,12 +68,17 @@ class LocalSGDTrainer(Trainer):
         local_steps: Steps between two averages, H; 1 for mini-batch SGD.
         learning_rate: For one task.
         momentum: Of each step; of Adam its first beta.
-        optimizer: "sgd", "adam" or "adamw"; see `optimizers`.
+        optimizer: "sgd", "adam" or "adamw"; see `optimizers`. Or a class of torch.optim, or a function that makes one
+            of a module.
+        optimizer_settings: More arguments of that class or function.
         weight_decay: Of each step.
         lr_scaling: The learning rate grows with sqrt(K), K, or not at all.
         decay: Part of the training, at its end, over which the learning rate falls to zero; 0 for a constant one, which
             is the paper's.
-        schedule: How it falls: "linear", or "cosine" (Loshchilov and Hutter 2017, "SGDR", equation 5).
+        schedule: How it falls: "linear", or "cosine" (Loshchilov and Hutter 2017, "SGDR", equation 5). Or a class of
+            torch.optim.lr_scheduler, or a function that makes one of an optimizer; then `decay` means nothing.
+        schedule_settings: More arguments of that class or function.
+        schedule_steps: Steps of that scheduler in the whole training.
         outer_momentum: Nesterov momentum of the averaged changes, not in the paper; 0 for none, "auto" for what
             `outer_step` says, which depends on the number of tasks.
         outer_learning_rate: Their learning rate, used together with `outer_momentum`.
@@ -85,6 +90,9 @@ class LocalSGDTrainer(Trainer):
         kernels: "auto", "fused", "onednn" or "native"; see `engines.eager`.
         augment: Takes the images of each step and a generator, and returns what the network gets; see
             `engines.augment`. None for the images themselves.
+        num_threads: Most threads of a step by torch's kernels.
+        loss: Takes outputs and class codes, returns the mean loss; None for the cross-entropy. See `engines.loss`.
+        max_grad_norm: Gradients of a step with a larger norm are scaled down to it.
     """
 
     network: Network
@@ -96,9 +104,12 @@ class LocalSGDTrainer(Trainer):
     decay: float = 0.0
     outer_momentum: float | Literal["auto"] = "auto"
     outer_learning_rate: float = OUTER_RATE
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Any = "sgd"
+    optimizer_settings: Mapping[str, Any] = field(default_factory=dict)
     weight_decay: float = 0.0
-    schedule: Literal["linear", "cosine"] = "linear"
+    schedule: Any = "linear"
+    schedule_settings: Mapping[str, Any] = field(default_factory=dict)
+    schedule_steps: int = 1
     max_epochs: int = 10
     seed: int = 0
     class_weights: tuple[float, ...] | None = None
@@ -106,6 +117,9 @@ class LocalSGDTrainer(Trainer):
     device: str = "cpu"
     kernels: str = "auto"
     augment: Callable[..., Any] | None = None
+    num_threads: int = 1
+    loss: Callable[..., Any] | None = None
+    max_grad_norm: float = math.inf
     uses_blas_threads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -120,13 +134,15 @@ class LocalSGDTrainer(Trainer):
             and self.mean_weight > 0
             and self.lr_scaling in LR_SCALINGS
             and 0 <= self.decay <= 1
-            and self.optimizer in optimizers.NAMES
+            and (self.optimizer in optimizers.NAMES or callable(self.optimizer))
             and 0 <= self.weight_decay < math.inf
-            and self.schedule in SCHEDULES
+            and (self.schedule in SCHEDULES or callable(self.schedule))
+            and self.max_grad_norm > 0
         ):
             raise UsageError(
                 f"local SGD needs batch_size, local_steps and max_epochs >= 1, learning rates and mean_weight > 0, "
-                f"momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1], weight_decay >= 0, lr_scaling of "
+                f"momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1], weight_decay >= 0, "
+                f"max_grad_norm > 0, lr_scaling of "
                 f"{LR_SCALINGS}, optimizer of {optimizers.NAMES} and schedule of {SCHEDULES}, got "
                 f"{dict(self.identity())}"
             )
@@ -139,14 +155,16 @@ class LocalSGDTrainer(Trainer):
         """
         from chicle_elastic.solvers.engines.eager import EagerEngine
 
-        optimizer = Optimizer(name=self.optimizer, weight_decay=self.weight_decay)
         return EagerEngine(
             self.network,
             seed=self.seed,
             device=self.device,
             kernels=self.kernels,
-            optimizer=optimizer,
+            optimizer=_optimizer_of(self),
             augment=self.augment,
+            num_threads=self.num_threads,
+            loss=self.loss,
+            max_grad_norm=self.max_grad_norm,
         )
 
     def layout(self, layout: ModelLayout) -> ModelLayout:
@@ -155,7 +173,7 @@ class LocalSGDTrainer(Trainer):
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """The network's first weights, which depend on `seed` only; see `model_vector`, float32."""
-        self._require_classes(schema)
+        _require_data(self.network, schema)
         engine = self.engine()
         w, buffers = engine.initial()
         return self.layout(engine.layout).begin(w, buffers, num_rows=schema.num_rows)
@@ -176,8 +194,8 @@ class LocalSGDTrainer(Trainer):
 
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
-        left_out = ["network", "max_epochs", "device", "kernels", "augment"]
-        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
+        left_out = ["network", "max_epochs", "device", "kernels", "augment", "num_threads"]
+        settings = {each.name: _told(getattr(self, each.name)) for each in fields(self) if each.name not in left_out}
         network = {
             "module": self.network.name,
             "input_shape": list(self.network.input_shape),
@@ -228,7 +246,10 @@ class LocalSGDTrainer(Trainer):
             parameters: What policies have set of `tunables`.
         """
         factor = {"sqrt": math.sqrt(num_tasks), "linear": float(num_tasks), "none": 1.0}[self.lr_scaling]
-        if progress > 1.0 - self.decay:
+        if callable(self.schedule):
+            step = min(int(round(progress * self.schedule_steps, 6)), self.schedule_steps - 1)
+            factor *= self._rates[step] / self.learning_rate
+        elif progress > 1.0 - self.decay:
             left = (1.0 - progress) / self.decay
             factor *= left if self.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
         return parameters.get(LEARNING_RATE, self.learning_rate) * factor
@@ -310,6 +331,13 @@ class LocalSGDTrainer(Trainer):
         return figures
 
     @cached_property
+    def _rates(self) -> list[float]:
+        """The learning rate before each step of a scheduler."""
+        from chicle_elastic.solvers.engines.rates import rates_of
+
+        return rates_of(self.schedule, self.schedule_settings, self.learning_rate, self.schedule_steps)
+
+    @cached_property
     def _num_weights(self) -> int:
         """Weights of the network; an engine is made to find out, once per process."""
         return self.engine().layout.num_weights
@@ -328,18 +356,36 @@ class LocalSGDTrainer(Trainer):
         step += beta * new_outer
         step *= rate
 
-    def _require_classes(self, schema: DataSchema) -> None:
-        num_values = math.prod(self.network.input_shape)
-        if schema.target_dtype != "int32" or schema.num_classes != self.network.num_classes:
-            raise UsageError(
-                f"the network is for {self.network.num_classes} classes, and the data has {schema.num_classes} "
-                f"(targets of dtype {schema.target_dtype})"
-            )
-        if schema.kind != "dense" or schema.num_features > num_values:
-            raise UsageError(
-                f"the network takes samples of shape {self.network.input_shape}, dense and of at most {num_values} "
-                f"values, and the data is {schema.kind} with {schema.num_features} features"
-            )
+
+def _optimizer_of(trainer: LocalSGDTrainer) -> Optimizer | CustomOptimizer:
+    """Return the optimizer of an engine."""
+    if callable(trainer.optimizer):
+        settings, rate = trainer.optimizer_settings, trainer.learning_rate
+        return CustomOptimizer(make=trainer.optimizer, settings=settings, rate=rate)
+    return Optimizer(name=trainer.optimizer, weight_decay=trainer.weight_decay)
+
+
+def _require_data(network: Network, schema: DataSchema) -> None:
+    """Refuse data that the network is not for."""
+    num_values = math.prod(network.input_shape)
+    if schema.target_dtype != "int32" or schema.num_classes != network.num_classes:
+        raise UsageError(
+            f"the network is for {network.num_classes} classes, and the data has {schema.num_classes} "
+            f"(targets of dtype {schema.target_dtype})"
+        )
+    if schema.kind != "dense" or schema.num_features > num_values:
+        raise UsageError(
+            f"the network takes samples of shape {network.input_shape}, dense and of at most {num_values} "
+            f"values, and the data is {schema.kind} with {schema.num_features} features"
+        )
+
+
+def _told(value: Any) -> Any:
+    """Return a setting as JSON has it: of code its name."""
+    if isinstance(value, Mapping):
+        return {name: _told(each) for name, each in value.items()}
+    is_plain = value is None or isinstance(value, str | int | tuple) or (isinstance(value, float) and value < math.inf)
+    return value if is_plain else str(value) if isinstance(value, float) else name_of(value)
 
 
 def _next_place(place: Array, change: Array, total_weight: float) -> Array:

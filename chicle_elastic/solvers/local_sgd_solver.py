@@ -30,9 +30,6 @@ from chicle_elastic.solvers.network import Network
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
 
-LEAST_STEPS_TO_TUNE = 2000
-"""Steps of a task in the whole training below which looking for the fastest kernels takes longer than it saves."""
-
 
 class _Settings(Protocol):
     """What a solver needs of the trainer, a `LocalSGDTrainer`, which says what each of these is."""
@@ -181,8 +178,7 @@ class LocalSGDSolver(Solver):
             trainer = self._trainer
             self._engine = trainer.engine()
             steps = trainer.max_epochs * place.num_rows / (trainer.batch_size * budget.num_tasks)
-            if steps >= LEAST_STEPS_TO_TUNE:
-                self._engine.tune(trainer.batch_size)
+            self._engine.tune(trainer.batch_size, steps)
         return self._engine
 
     def _gather(self, blocks: dict[int, RowBlock], positions: Array, rows: Array) -> GatheredSamples:

@@ -70,6 +70,12 @@ class Network:
         return kind.__qualname__
 
 
+def name_of(thing: Any) -> str:
+    """Return the name of a class, a function or an object, for messages."""
+    name: str = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return name
+
+
 def is_fusible(network: Network) -> bool:
     """Whether it is the default network, for which there are kernels of our own."""
     return isinstance(network.module, str) and network.module == PAPER_CNN

@@ -8,9 +8,11 @@
 Kingma and Ba 2015, "Adam", algorithm 1; Loshchilov and Hutter 2019, "Decoupled weight decay regularization", algorithm
 2; as in torch.optim. Tasks average the state with the weights, so it moves with the model, to joiners and to
 checkpoints. The number of steps t is averaged, too: tasks that take fewer steps of an iteration count less.
+Another optimizer of torch.optim, or these with more settings, is a `CustomOptimizer` (`engines.torch_optimizer`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 NAMES = ("sgd", "adam", "adamw")
@@ -67,3 +69,23 @@ class Optimizer:
             root = (s / (1.0 - BETA**steps)).sqrt_().add_(EPS)
             w.addcdiv_(m, root, value=-lr / (1.0 - momentum**steps))
         g.zero_()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomOptimizer:
+    """An optimizer of torch.optim, described.
+
+    Attributes:
+        make: Its class, which gets the parameters and the learning rate; or a function of the module.
+        settings: More arguments.
+        rate: Learning rate.
+    """
+
+    make: Callable[..., Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rate: float
+
+    @property
+    def is_plain(self) -> bool:
+        """Never; see `Optimizer.is_plain`."""
+        return False

@@ -16,7 +16,7 @@ from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.places import absolute_place
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-from estimators.cnn_defaults import optimizer_name
+from estimators.cnn_defaults import with_names
 from estimators.persistence import params_from_json, params_to_json
 from estimators.streaming import is_folder
 
@@ -84,8 +84,7 @@ def _described(estimator: Any) -> dict[str, Any]:
         raise UsageError(f"{name} is none of Chicle's own estimators, which tasks of a cluster make by their names")
     params = estimator.get_params(deep=False)
     module, augment = params.pop("module", None), params.pop("augment", None)
-    if "optimizer" in params:
-        params["optimizer"] = optimizer_name(params["optimizer"])
+    params = with_names(params, _refuse_code)
     params = params_to_json({**params, "verbose": 0, "logdir": None})
     if not isinstance(estimator.random_state, int | np.integer):  # all tasks have to draw the same
         params["random_state"] = int(np.random.default_rng().integers(np.iinfo(np.int32).max))
@@ -103,6 +102,13 @@ def _described(estimator: Any) -> dict[str, Any]:
         "feature_names": None if names is None else list(map(str, names)),
         "folder": None,
     }
+
+
+def _refuse_code(name: str, value: Any) -> None:
+    raise UsageError(
+        f"{name}={value!r} cannot go to a job of a cluster, whose tasks import it: give a class, or write a "
+        f"function to a file beside the notebook, say net.py, and give {name}=net.name_of_it"
+    )
 
 
 def _importable(name: str, value: Any) -> str:

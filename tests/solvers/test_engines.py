@@ -30,6 +30,53 @@ class Forgetful(nets.Tiny):
         return super().forward(images)
 
 
+class Growing(nets.Tiny):
+    """Has a buffer that grows."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, images):
+        """Logits."""
+        self.seen = torch.cat([self.seen, torch.zeros(1)]) if self.training else self.seen
+        return super().forward(images)
+
+
+class Counting(nets.Tiny):
+    """Sets another tensor in the place of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, images):
+        """Logits."""
+        self.steps = self.steps + self.training
+        return super().forward(images)
+
+
+class Twofold(nets.Tiny):
+    """Returns more than outputs in training."""
+
+    def forward(self, images):
+        """Logits, twice."""
+        logits = super().forward(images)
+        return (logits, logits) if self.training else logits
+
+
+class Lazy(nn.Module):
+    """Knows its shape once it has seen samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.LazyLinear(3)
+
+    def forward(self, images):
+        """Logits."""
+        return self.out(images.flatten(1))
+
+
 def never():
     """No reason to stop."""
     return False
@@ -174,6 +221,43 @@ def test_an_instance_is_copied_with_its_weights():
     engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
     found = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).numpy()
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "complaint"),
+    [
+        (Growing, r"buffer 'seen' of Growing had the shape \(1,\), and has \(2,\)"),
+        (Twofold, "gives tuple in training, for a batch of 8 samples"),
+    ],
+)
+def test_a_module_that_changes_in_training_is_refused(module, complaint):
+    """With what has changed."""
+    engine = EagerEngine(nets.network(module), seed=0)
+
+    def steps():
+        engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+        state(engine)
+
+    with pytest.raises(UsageError, match=complaint):
+        steps()
+
+
+def test_a_buffer_that_is_replaced_is_part_of_the_model():
+    """The one that the module has now is read, and set."""
+    engine = EagerEngine(nets.network(Counting), seed=0)
+    engine.run(samples(24), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+    w, buffers, v = state(engine)
+    assert buffers.tolist() == [3.0]
+    engine.load(w, np.float32([7.0]), v)
+    engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+    assert state(engine)[1].tolist() == [8.0]
+
+
+def test_lazy_layers_get_their_shape_and_equal_weights_from_equal_seeds():
+    """From a look at samples."""
+    first, second = (EagerEngine(nets.network(Lazy), seed=0).initial()[0] for _ in range(2))
+    assert len(first) == 3 * 65
+    np.testing.assert_array_equal(first, second)
 
 
 def test_the_papers_network_has_the_size_of_the_paper():

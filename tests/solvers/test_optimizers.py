@@ -1,14 +1,19 @@
 """Steps of the optimizers are those of torch.optim, and their state is averaged like weights."""
 
+import copy
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
 
+from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.solvers.optimizers import Optimizer
+from chicle_elastic.solvers.flat import FlatModule
+from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
 from estimators import ChicleCNNClassifier
 from tests.estimators.cnn_data import bars, digits, paper, tiny
+from tests.solvers import nets
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
@@ -66,14 +71,205 @@ def test_a_class_of_torch_is_as_good_as_its_name(tmp_path: Any) -> None:
     given.set_params(optimizer="sgd").partial_fit(X, y)  # the state of another one is none
 
 
-def test_an_optimizer_whose_state_is_not_known_is_refused() -> None:
-    """By its name, and what there is instead; so are fused kernels for another one than SGD."""
-    from chicle_elastic.errors import UsageError
+CLASSES = [
+    *(
+        "ASGD",
+        "Adadelta",
+        "Adafactor",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    )
+]
 
-    with pytest.raises(UsageError, match=r"optimizer=LBFGS: .*'sgd', 'adam' and 'adamw' only"):
-        tiny(optimizer=torch.optim.LBFGS).fit(*bars())
-    with pytest.raises(UsageError, match="by another optimizer"):
-        paper(optimizer="adam", kernels="fused").fit(*digits(50))
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_any_optimizer_of_torch_takes_its_own_steps_with_a_state_that_moves(name: str) -> None:
+    """Also after the state has gone through the vector of a model; with groups that a function has made."""
+    kind = getattr(torch.optim, name)
+
+    def make(module: Any) -> Any:
+        return kind([{"params": [module[1].weight], "lr": 0.02}, {"params": [module[1].bias], "lr": 0.01}])
+
+    torch.manual_seed(0)
+    ours = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 3))
+    theirs = copy.deepcopy(ours)
+    flat = FlatModule(ours, torch.device("cpu"), CustomOptimizer(make=make, rate=1.0))
+    reference = make(theirs)
+    assert flat.custom is not None
+    assert flat.custom.rate == 0.02
+    for number in range(6):
+        batch = torch.randn(5, 6)
+        for module in (ours, theirs):
+            module(batch).square().mean().backward()
+        for group, rate in zip(reference.param_groups, (0.02, 0.01), strict=True):
+            group["lr"] = rate / (1 + number)
+        reference.step()
+        reference.zero_grad()
+        with torch.no_grad():
+            flat.step(0.02 / (1 + number), 0.9)
+            flat.write_state(flat.read_state().clone())
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
+
+
+def test_sums_of_squares_that_an_average_has_rounded_below_zero_give_no_nan() -> None:
+    """A state is clamped where it is never negative; momentum keeps its sign."""
+    module = torch.nn.Linear(4, 1)
+    flat = FlatModule(module, torch.device("cpu"), CustomOptimizer(make=torch.optim.Adam, rate=0.1))
+    flat.g.fill_(1.0)
+    with torch.no_grad():
+        flat.step(0.1, 0.9)
+        state = flat.read_state().clone()
+        state[1:] -= 0.5
+        flat.write_state(state)
+        read = flat.read_state()
+    assert (read < 0).sum() == 5, "the five of the momentum"
+    with torch.no_grad():
+        flat.step(0.1, 0.9)
+    assert torch.isfinite(flat.w).all()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.NAdam, "torch.optim:NAdam"])
+def test_a_state_follows_tasks_that_come_and_go(tmp_path: Any, optimizer: Any) -> None:
+    """And a file, from which `partial_fit` goes on."""
+    X, y = bars()
+    runtime = InProcess(num_tasks=4, changes=((2, 2), (4, 4)))
+    given = {"optimizer": optimizer, "optimizer__betas": (0.8, 0.99), "learning_rate": 0.01, "local_steps": 4}
+    model = tiny(**given, runtime=runtime).fit(X, y)
+    assert {record.num_tasks for record in model.history_} == {2, 4}
+    assert model.score(X, y) > 0.9
+    model.save(tmp_path / "net.npz")
+    loaded = ChicleCNNClassifier.load(tmp_path / "net.npz")
+    assert tuple(loaded.get_params()["optimizer__betas"]) == (0.8, 0.99)
+    model.set_params(runtime=None)
+    np.testing.assert_array_equal(loaded.partial_fit(X, y).predict_proba(X), model.partial_fit(X, y).predict_proba(X))
+
+
+def in_torch(X: Any, y: Any, *, batches: Any, schedule: Any, loss: Any, clip: float, epochs: int) -> list[float]:
+    """Return the mean loss of each epoch of a plain loop over these batches."""
+    torch.manual_seed(0)
+    net = nets.Tiny()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    scheduler, losses = schedule(optimizer), []
+    for epoch in range(epochs):
+        total = 0.0
+        for batch in batches[epoch]:
+            found = loss(net(X[batch]), y[batch])
+            optimizer.zero_grad()
+            found.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
+            optimizer.step()
+            total += found.item() * len(batch)
+        scheduler.step()
+        losses.append(total / len(y))
+    return losses
+
+
+def test_a_fit_is_a_plain_loop_with_loss_clipping_optimizer_and_scheduler() -> None:
+    """The same losses of all epochs, for the same order of samples."""
+    X, y = bars(160)
+    codes = np.unique(y, return_inverse=True)[1]
+    torch.manual_seed(0)
+    module = nets.Tiny()
+    schedule = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
+    given: dict[str, Any] = {"optimizer": torch.optim.AdamW, "optimizer__eps": 1e-8, "learning_rate": 0.01}
+    model = tiny(
+        module=module,
+        **given,
+        optimizer__weight_decay=0.01,
+        schedule=schedule,
+        loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+        max_grad_norm=0.5,
+        local_steps=1,
+        max_epochs=3,
+        augment=lambda images, generator: seen.append(images.clone()) or images,
+    )
+    seen: list[Any] = []
+    model.fit(X, y)
+    scaled = torch.from_numpy(X).float() * (2 / 255) - 1
+    rows = {row.numpy().tobytes(): number for number, row in enumerate(scaled)}
+    places = [[rows[image.numpy().tobytes()] for image in batch] for batch in seen[1:]]  # after the look at the first
+    assert len(rows) == len(X)
+    batches = [places[epoch * 10 : (epoch + 1) * 10] for epoch in range(3)]
+    assert all(sorted(np.concatenate(epoch).tolist()) == list(range(160)) for epoch in batches), (
+        "each sample once an epoch"
+    )
+    theirs = in_torch(
+        scaled,
+        torch.from_numpy(codes),
+        batches=batches,
+        schedule=schedule,
+        loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+        clip=0.5,
+        epochs=3,
+    )
+    ours = [record.figures["epoch_loss"] for record in model.history_ if "epoch_loss" in record.figures]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_a_scheduler_may_step_with_each_step() -> None:
+    """A policy of one cycle, read at the beginning of each iteration, whatever the number of tasks."""
+    cycle = {"schedule": torch.optim.lr_scheduler.OneCycleLR, "schedule__max_lr": 0.05, "schedule_each": "step"}
+    model = tiny(**cycle, schedule__total_steps=45, local_steps=1).fit(*bars())
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=45)
+    rates = []
+    for _ in range(45):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(rates) < 45:
+            scheduler.step()
+    np.testing.assert_allclose([record.figures["learning_rate"] for record in model.history_], rates)
+
+
+def test_a_loss_has_weights() -> None:
+    """As the cross-entropy has them; of a function and of a module."""
+    X, y = bars()
+    weights = np.where(y == "left", 3.0, 1.0)
+    usual = tiny().fit(X, y, sample_weight=weights).predict_proba(X)
+    for loss in (torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy):
+        found = tiny(loss=loss).fit(X, y, sample_weight=weights).predict_proba(X)
+        np.testing.assert_allclose(found, usual, atol=1e-6)
+
+
+SCHEDULERS = torch.optim.lr_scheduler
+
+
+@pytest.mark.parametrize(
+    ("params", "complaint"),
+    [
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS cannot take a step: .*closure"),
+        ({"optimizer": torch.optim.AdamW, "optimizer__beta": 1}, "AdamW cannot be made with .*beta"),
+        ({"optimizer": lambda module: module}, "makes a Tiny, which is no torch.optim.Optimizer"),
+        ({"optimizer": lambda module: torch.optim.SGD(nets.Tiny().parameters(), lr=1.0)}, "of another module"),
+        ({"schedule": SCHEDULERS.ReduceLROnPlateau}, "no rate for step 2 of 3: .*metrics"),
+        (
+            {"schedule": SCHEDULERS.OneCycleLR, "schedule__max_lr": 0.1, "schedule__total_steps": 45},
+            "made for total_steps=45, and this fit has 3; .*schedule_each",
+        ),
+        ({"schedule": "exponential"}, "'exponential' is none"),
+        ({"loss": torch.nn.BCEWithLogitsLoss()}, r"BCEWithLogitsLoss raised .*outputs of shape \(16, 3\)"),
+        ({"loss": lambda outputs, codes: outputs}, r"returned \(16, 3\) .*one number"),
+    ],
+)
+def test_code_that_cannot_be_used_is_refused_with_the_reason(params: dict[str, Any], complaint: str) -> None:
+    """With its name, the values, and what to do."""
+    with pytest.raises(UsageError, match=complaint):
+        tiny(**params).fit(*bars())
+
+
+def test_fused_kernels_are_for_the_usual_step() -> None:
+    """Other optimizers, losses and clipping are refused with them."""
+    for params in ({"optimizer": "adam"}, {"max_grad_norm": 1.0}, {"loss": torch.nn.CrossEntropyLoss()}):
+        with pytest.raises(UsageError, match="by another optimizer, loss or with clipping"):
+            paper(kernels="fused", **params).fit(*digits(50))
 
 
 def test_the_rate_falls_along_a_cosine() -> None:

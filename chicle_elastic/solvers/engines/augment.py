@@ -8,12 +8,7 @@ from typing import Any
 import torch
 
 from chicle_elastic.errors import UsageError
-
-
-def name_of(function: Any) -> str:
-    """Of a function or an object that can be called, for messages."""
-    name: str = getattr(function, "__qualname__", type(function).__qualname__)
-    return name
+from chicle_elastic.solvers.network import name_of
 
 
 class Augmentation:

@@ -1,63 +1,43 @@
 """The engine for any module: torch's eager mode on flat buffers, on a CPU or a CUDA device.
 
-On CPUs with one intra-op thread: at 8 samples a step two threads take 2.7 to 3 times as long (measured). With a batch
-that small, which kernels are fastest is a matter of the shapes and of the processor, so `tune` measures it: oneDNN on
-or off, images as they are or channels last. What it finds is kept for the process, so that equal fits in one process
-are equal to the bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
+Kernels and threads that are fastest depend on shapes, processor and load, so `tune` measures them: oneDNN on or off,
+images as they are or channels last, one intra-op thread or all that the task may use (at 8 samples a step two threads
+take 2.7 to 3 times as long). What it finds is kept for the process, so that equal fits in one process are equal to the
+bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
 """
 
 import contextlib
-import itertools
-import time
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.engines.augment import Augmentation
+from chicle_elastic.solvers.engines.loss import Loss
 from chicle_elastic.solvers.engines.modules import build_module, check_module
 from chicle_elastic.solvers.engines.samples import GatheredSamples
+from chicle_elastic.solvers.engines.tuning import Kernels, candidates_for, fastest, steps_to_find
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.model_vector import ModelLayout
 from chicle_elastic.solvers.network import AS_THEY_ARE, Network, Scaling, is_fusible
-from chicle_elastic.solvers.optimizers import Optimizer
+from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.fused import FusedSteps
 
+TUNING_SHARE = 20
+"""Tuning takes at most one step in so many."""
 AT_ONCE_VALUES = 1 << 20
 """Values of an iteration's samples up to which all are scaled at once; more would leave the cache before their step."""
-TUNING_STEPS = 4
-TUNING_TURNS = 6
-"""Rounds of a few steps by each candidate in turn; the fastest of its rounds counts, because a machine is shared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """How a step is computed on a CPU; the results differ by rounding.
-
-    Attributes:
-        has_onednn: Whether oneDNN's kernels are used.
-        is_channels_last: Whether images are laid out channels last.
-    """
-
-    has_onednn: bool = True
-    is_channels_last: bool = False
-
-    def __str__(self) -> str:
-        return f"{'onednn' if self.has_onednn else 'native'}{', channels last' if self.is_channels_last else ''}"
-
-
 KERNELS = {"onednn": Kernels(), "native": Kernels(has_onednn=False)}
 """Kernels by the names that a user may give."""
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_tuned: dict[tuple[str, tuple[int, ...], int], Kernels] = {}
+_tuned: dict[tuple[str, tuple[int, ...], int, int], Kernels] = {}
 
 
 class EagerEngine:
@@ -70,11 +50,14 @@ class EagerEngine:
         network: What to train.
         seed: Of its first weights.
         device: "cpu", "cuda" or "cuda:N".
-        kernels: "auto" (what `tune` finds; without it, oneDNN), "fused" (our own, `engines.fused`, for the default
-            network on a CPU), or a key of `KERNELS`.
+        kernels: "auto" (what `tune` finds; without it, oneDNN and images channels last), "fused" (our own,
+            `engines.fused`, for the default network on a CPU), or a key of `KERNELS`.
         optimizer: What a step does; None for SGD with momentum.
         augment: What becomes of the images of a step on their way into the network, see `Augmentation`; None for
             nothing.
+        num_threads: Most intra-op threads of a step that "auto" may take.
+        loss: See `Loss`; None for the cross-entropy.
+        max_grad_norm: Gradients with a larger norm are scaled down to it.
 
     Raises:
         UsageError: The network cannot be made or used, or the device is not there.
@@ -87,23 +70,29 @@ class EagerEngine:
         seed: int,
         device: str = "cpu",
         kernels: str = "auto",
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | CustomOptimizer | None = None,
         augment: Callable[..., Any] | None = None,
+        num_threads: int = 1,
+        loss: Callable[..., Any] | None = None,
+        max_grad_norm: float = math.inf,
     ) -> None:
         self._device = device_of(device)
         self._augmentation = None if augment is None else Augmentation(augment, self._device)
         self._network = network
-        with one_thread(self._device):
+        with threads_on(self._device):
             module = build_module(network, seed)
             check_module(module, network)
             self._flat = FlatModule(module, self._device, optimizer)
-        self._kernels = KERNELS.get(kernels, Kernels())
-        is_plain = optimizer is None or optimizer.is_plain
+        self._num_threads = num_threads
+        self._kernels = KERNELS.get(kernels, Kernels(is_channels_last=len(network.input_shape) == 3))
+        self._loss, self._max_grad_norm = Loss(loss), max_grad_norm
+        is_plain = (optimizer is None or optimizer.is_plain) and loss is None and max_grad_norm == math.inf
         can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain
         if kernels == "fused" and not can_fuse:
             raise UsageError(
                 f"kernels='fused' is for the default network on a CPU by SGD without weight decay, and this is "
-                f"{network.name} on {device}{'' if is_plain else ' by another optimizer'}; say kernels='auto'"
+                f"{network.name} on {device}{'' if is_plain else ' by another optimizer, loss or with clipping'}; say "
+                "kernels='auto'"
             )
         self._can_fuse = can_fuse and kernels in ("auto", "fused")
         self._fused: FusedSteps | None = None
@@ -114,6 +103,16 @@ class EagerEngine:
         self._loaded: torch.Tensor | None = None
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
         self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
+
+    @property
+    def rate(self) -> float | None:
+        """Learning rate of a custom optimizer's first group, which its own function may have set."""
+        return None if self._flat.custom is None else self._flat.custom.rate
+
+    @property
+    def module(self) -> nn.Module:
+        """The replica; its parameters are views of one vector."""
+        return self._flat.module
 
     @property
     def layout(self) -> ModelLayout:
@@ -132,7 +131,7 @@ class EagerEngine:
         with torch.no_grad():
             w_, buffers_, v_ = (_tensor(part).to(self._device) for part in (w, buffers, v))
             flat.w.copy_(w_)
-            flat.v.copy_(v_)
+            flat.write_state(v_)
             flat.g.zero_()
             if len(buffers):
                 flat.write_buffers(buffers_)
@@ -143,7 +142,7 @@ class EagerEngine:
         """Copy the replica out."""
         flat = self._flat
         torch.from_numpy(w).copy_(flat.w)
-        torch.from_numpy(v).copy_(flat.v)
+        torch.from_numpy(v).copy_(flat.read_state())
         if len(buffers):
             torch.from_numpy(buffers).copy_(flat.read_buffers())
 
@@ -161,7 +160,7 @@ class EagerEngine:
         assert before is not None
         with torch.no_grad():
             change = torch.zeros(size, device=self._device)
-            torch.cat([flat.w, flat.read_buffers(), flat.v], out=change[: len(before)])
+            torch.cat([flat.w, flat.read_buffers(), flat.read_state()], out=change[: len(before)])
             change[: len(before)] -= before
             change[size - len(end) :] = _tensor(end).to(self._device)
         return change
@@ -175,7 +174,6 @@ class EagerEngine:
         momentum: float,
         seed: int,
         is_spent: Callable[[], bool],
-        augments: bool = True,
     ) -> tuple[int, float]:
         """Steps over all samples in batches; the gradient of the last, shorter one is divided by its true size.
 
@@ -186,12 +184,11 @@ class EagerEngine:
             momentum: As of `Optimizer.step`.
             seed: Of what is drawn on the way (dropout, augmentation).
             is_spent: Asked before each step; True ends the run.
-            augments: Whether images are augmented, where the engine was given a way.
 
         Returns:
             Samples used, and the sum of their losses.
         """
-        augmentation = self._augmentation if augments else None
+        augmentation = self._augmentation
         if augmentation is not None:
             augmentation.seed(seed)
         if self._fused is not None:
@@ -205,7 +202,7 @@ class EagerEngine:
                     is_spent=is_spent,
                     augmentation=augmentation,
                 )
-        with one_thread(self._device), self._onednn(self._kernels), _seeded(seed):
+        with threads_on(self._device, self._kernels.num_threads), self._onednn(self._kernels), _seeded(seed):
             return self._run(samples, batch_size, lr, momentum, is_spent, augmentation)
 
     def try_augmentation(self, samples: GatheredSamples) -> None:
@@ -222,17 +219,27 @@ class EagerEngine:
         with _for_augmentation(self._device, 0):
             self._augmentation(images.view(-1, *self._network.input_shape))
 
-    def tune(self, batch_size: int) -> str:
-        """Find the fastest kernels for such batches, once per process; returns in words what was found."""
+    def tune(self, batch_size: int, num_steps: float = math.inf) -> str:
+        """Find the fastest kernels for such batches, once per process.
+
+        Args:
+            batch_size: Samples of a step.
+            num_steps: Steps that there will be; where they are few, what is known already is taken.
+
+        Returns:
+            In words what was found.
+        """
         if self._can_fuse:
             self._fuse()
             return f"kernels for {batch_size} samples a step: fused"
         if not self._is_tunable:
             return f"kernels on {self._device}: {self._kernels}"
-        key = (repr(self._flat.module), self._network.input_shape, batch_size)
+        key = (repr(self._flat.module), self._network.input_shape, batch_size, self._num_threads)
         if key not in _tuned:
-            _tuned[key] = self._fastest(batch_size)
-        self._kernels = _tuned[key]
+            candidates = candidates_for(self._network.input_shape, self._num_threads)
+            if num_steps >= TUNING_SHARE * steps_to_find(candidates):
+                _tuned[key] = self._fastest(candidates, batch_size)
+        self._kernels = _tuned.get(key, self._kernels)
         return f"kernels for {batch_size} samples a step: {self._kernels}"
 
     def _fuse(self) -> None:
@@ -241,39 +248,29 @@ class EagerEngine:
 
             self._fused = FusedSteps(self._network, self._flat.w.numpy(), self._flat.v.numpy())
 
-    def _fastest(self, batch_size: int) -> Kernels:
-        shape = self._network.input_shape
-        choices = (True, False) if len(shape) == 3 else (False,)
-        candidates = [Kernels(*pair) for pair in itertools.product((True, False), choices)]
+    def _fastest(self, candidates: list[Kernels], batch_size: int) -> Kernels:
+        """Take steps by all candidates; nothing else is changed."""
         rng = np.random.default_rng(0)
-        count = TUNING_STEPS * batch_size
         samples = GatheredSamples(
-            rows=rng.random((count, int(np.prod(shape))), dtype=np.float32),
-            codes=rng.integers(0, self._network.num_classes, count),
+            rows=rng.random((batch_size, math.prod(self._network.input_shape)), dtype=np.float32),
+            codes=rng.integers(0, self._network.num_classes, batch_size),
             weights=None,
         )
         flat, before = self._flat, self._kernels
-        kept = flat.w.clone(), flat.v.clone(), flat.read_buffers()
-        best = dict.fromkeys(candidates, float("inf"))
-        for _, kernels in itertools.product(range(TUNING_TURNS), candidates):
+        kept = flat.w.clone(), flat.read_state().clone(), flat.read_buffers()
+
+        def step(kernels: Kernels) -> None:
             self._kernels = kernels
-            start_s = time.perf_counter()
-            self.run(
-                samples,
-                batch_size=batch_size,
-                lr=0.0,
-                momentum=0.0,
-                seed=0,
-                is_spent=lambda: False,
-                augments=False,
-            )
-            best[kernels] = min(best[kernels], time.perf_counter() - start_s)
+            with threads_on(self._device, kernels.num_threads), self._onednn(kernels), _seeded(0):
+                self._run(samples, batch_size, 0.0, 0.0, lambda: False, None)
+
+        found = fastest(candidates, step)
         self._kernels = before
         with torch.no_grad():
             flat.w.copy_(kept[0])
-            flat.v.copy_(kept[1])
+            flat.write_state(kept[1])
             flat.write_buffers(kept[2])
-        return min(best, key=best.__getitem__)
+        return found
 
     def _run(
         self,
@@ -306,15 +303,13 @@ class EagerEngine:
             if self._kernels.is_channels_last:
                 images = images.contiguous(memory_format=torch.channels_last)
             logits = module(images)
-            if weights is None:
-                loss = functional.cross_entropy(logits, codes[done:stop])
-            else:
-                each = functional.cross_entropy(logits, codes[done:stop], reduction="none")
-                loss = torch.dot(each, weights[done:stop]) / (stop - done)
+            loss = self._loss(logits, codes[done:stop], None if weights is None else weights[done:stop])
             loss.backward()
             if not self._has_checked:
                 self._check_gradients()
             with torch.no_grad():
+                if self._max_grad_norm < math.inf:  # as torch.nn.utils.clip_grad_norm_ does
+                    flat.g.mul_((self._max_grad_norm / (flat.g.norm() + 1e-6)).clamp_(max=1.0))
                 flat.step(lr, momentum)
                 losses.append(loss.detach() * (stop - done))
             done = stop
@@ -368,13 +363,13 @@ def device_of(name: str) -> torch.device:
 
 
 @contextlib.contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """One intra-op thread for steps on a CPU; the number of before comes back."""
+def threads_on(device: torch.device, count: int = 1) -> Iterator[None]:
+    """Intra-op threads of steps on a CPU; the number of before comes back."""
     before = torch.get_num_threads()
-    if device.type != "cpu" or before == 1:
+    if device.type != "cpu" or before == count:
         yield
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -384,15 +379,19 @@ def one_thread(device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def _for_augmentation(device: torch.device, seed: int) -> Iterator[None]:
     """What a function of the user's finds as it does in a step of torch's kernels."""
-    with one_thread(device), _seeded(seed):
+    with threads_on(device), _seeded(seed):
         yield
 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """What is drawn inside depends on `seed` only, and nothing outside depends on what was drawn."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_available() else []):
-        torch.manual_seed(seed)
+    # torch.manual_seed keeps a stack trace per kind of device that is not there: 3 ms, and memory, each time.
+    has_cuda = torch.cuda.is_available()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if has_cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if has_cuda:
+            torch.cuda.manual_seed_all(seed)
         yield
 
 

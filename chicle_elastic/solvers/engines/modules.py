@@ -26,7 +26,7 @@ def build_module(network: Network, seed: int) -> nn.Module:
         return copy.deepcopy(network.module).float()
     kind = find_class(network)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         try:
             module: Any = kind(**network.settings)
         except TypeError as error:
@@ -34,8 +34,10 @@ def build_module(network: Network, seed: int) -> nn.Module:
                 f"module {network.name} cannot be made with {dict(network.settings)}: {error}; its arguments are "
                 f"module__* parameters, and its signature is {_signature(kind)}"
             ) from error
-    if not isinstance(module, nn.Module):
-        raise UsageError(f"module={network.name} makes a {type(module).__qualname__}, which is no torch.nn.Module")
+        if not isinstance(module, nn.Module):
+            raise UsageError(f"module={network.name} makes a {type(module).__qualname__}, which is no torch.nn.Module")
+        if any(nn.parameter.is_lazy(parameter) for parameter in module.parameters()):
+            check_module(module, network)  # a first look at samples gives lazy layers their shapes
     return module.float()
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.engines.eager import device_of, one_thread, scaled
+from chicle_elastic.solvers.engines.eager import device_of, scaled, threads_on
 from chicle_elastic.solvers.engines.modules import build_module
 from chicle_elastic.solvers.engines.paper_cnn_shape import columns_for
 from chicle_elastic.solvers.engines.samples import GatheredSamples
@@ -68,7 +68,7 @@ def logits(
     """
     place = device_of(device)
     parts = []
-    with one_thread(place), torch.inference_mode():
+    with threads_on(place), torch.inference_mode():
         module = module.to(place)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[start : start + ROWS_AT_ONCE]

@@ -1,0 +1,70 @@
+"""The loss of a batch: the cross-entropy, or a function that the user has written, with weights of samples."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.network import name_of
+
+
+class Loss:
+    """Computes the mean loss of a batch.
+
+    Args:
+        function: Takes outputs of the module and class codes, returns the mean of the losses, as those of torch.nn and
+            torch.nn.functional do; with `reduction="none"` the loss of each sample. None for the cross-entropy.
+    """
+
+    def __init__(self, function: Callable[..., Any] | None) -> None:
+        self._name = "cross_entropy" if function is None else name_of(function)
+        self._mean: Callable[..., Any] = functional.cross_entropy if function is None else function
+        self._has_checked = False
+
+    def __call__(self, outputs: Any, codes: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """Return the mean over the samples of weight times loss.
+
+        Raises:
+            UsageError: The module gives no such outputs, or the function raised, or does not give such a loss.
+        """
+        if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != codes.shape:
+            found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__qualname__
+            raise UsageError(
+                f"the module gives {found} in training, for a batch of {len(codes)} samples; it has to return one "
+                "tensor of outputs, with a row per sample, as in evaluation"
+            )
+        shape: tuple[int, ...] = () if weights is None else (len(codes),)
+        loss = self._called(self._mean, outputs, codes) if weights is None else self._each(outputs, codes)
+        if not self._has_checked and (not isinstance(loss, torch.Tensor) or tuple(loss.shape) != shape):
+            found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__qualname__
+            raise UsageError(
+                f"loss={self._name} returned {found} for outputs of shape {tuple(outputs.shape)}; it has to return "
+                f"{'a tensor of one number, their mean' if weights is None else f'a loss per sample, {shape}'}"
+            )
+        self._has_checked = True
+        found_loss: torch.Tensor = loss if weights is None else torch.dot(loss, weights) / len(codes)
+        return found_loss
+
+    def _each(self, outputs: torch.Tensor, codes: torch.Tensor) -> Any:
+        if isinstance(self._mean, nn.Module) and hasattr(self._mean, "reduction"):
+            each: Any = copy.copy(self._mean)
+            each.reduction = "none"
+            return self._called(each, outputs, codes)
+        return self._called(self._mean, outputs, codes, reduction="none")
+
+    def _called(self, function: Callable[..., Any], outputs: torch.Tensor, codes: torch.Tensor, **more: Any) -> Any:
+        try:
+            return function(outputs, codes, **more)
+        except Exception as error:
+            raise UsageError(
+                f"loss={self._name} raised {type(error).__name__}: {error} for outputs of shape {tuple(outputs.shape)} "
+                f"and class codes of shape {tuple(codes.shape)}{_asked(more)}"
+            ) from error
+
+
+def _asked(more: dict[str, Any]) -> str:
+    return ", called with reduction='none' because samples have weights" if more else ""
