@@ -27,7 +27,6 @@ from sklearn.model_selection import (
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.errors import UsageError
@@ -497,12 +496,3 @@ def test_ctrl_c_leaves_nothing_running():
         search.fit(X, y)
     assert threading.active_count() == before
     assert search.set_params(scoring=None).fit(X, y).best_score_ > 0.9
-
-
-@pytest.mark.slow
-@parametrize_with_checks([ChicleSearchCV(ChicleSVM(random_state=0), {"C": [0.1, 1.0]}, cv=3)])
-def test_scikit_learns_checks_pass(estimator, check):
-    """Those of every estimator."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check(estimator)

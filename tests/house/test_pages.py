@@ -1,6 +1,6 @@
 """Pages name files, modules and make targets that exist, so that a move in the code shows where a page has to follow.
 
-Checked are links, what stands in backticks and looks like a path (`folder/file.py`, `folder/`), every `python -m MODULE`
+Checked are links, paths in backticks (`folder/file.py`, `folder/`), every `python -m MODULE`
 of this repository, and every `make TARGET`. Pages of `docs/benchmarks/` are dated, and say what was true then; so does
 the changelog. The other way round, sections that code cites ("docs/design 2.6", "docs/style 11") exist, and names of
 the glossary are those of the code.
