@@ -106,15 +106,6 @@ def test_a_change_of_the_membership_is_shown_with_its_phases_and_its_reason(tmp_
     assert texts == [(7, "- n1 joins: round 2 of n0, n1, stalled for 6 ms"), (8, "- why")]
 
 
-def test_no_text_is_hidden_by_another_one_of_its_iteration(tmp_path: Path) -> None:
-    """Of two changes between two iterations, and of a line that no iteration came after."""
-    log: dict[str, Any] = {"kind": "log", "text": "the job ends", "time": STARTED_UNIX_S + 9.0}
-    lines = (joined_round(1, "n0"), iteration(7, {"n0": 4}), transition(round=2), transition(round=3))
-    write_all(tmp_path, "n0", *lines, log)
-    joins = ["- n1 joins: round 2 of n0, n1, stalled for 6 ms", "- n1 joins: round 3 of n0, n1, stalled for 6 ms"]
-    assert texts_shown(read_back(tmp_path)) == {7: "\n".join([*joins, "- the job ends"])}
-
-
 def test_who_goes_on_as_the_writer_does_not_hide_what_the_last_one_wrote(tmp_path: Path) -> None:
     """In another file of the same run, at the same iteration."""
     before = (joined_round(1, "n0", "n1"), iteration(7, {"n0": 4}), transition(round=2))

@@ -1,7 +1,5 @@
 """Records and histories: columns, tables, and what survives a pickle."""
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,16 +30,6 @@ def make_history(num_iterations: int = 4) -> History:
             )
         )
     return history
-
-
-def test_a_history_is_a_sequence_of_records():
-    """Length, indices from both ends, slices, iteration."""
-    history = make_history()
-    assert len(history) == 4
-    assert [record.iteration for record in history] == [1, 2, 3, 4]
-    assert history[-1].figures["duality_gap"] == 0.125
-    assert isinstance(history[1:3], History)
-    assert list(history[1:3]) == [history[1], history[2]]
 
 
 def test_counts_are_integers_and_figures_are_floats_with_nan_where_missing():
@@ -112,12 +100,6 @@ def test_the_notebook_table_shows_a_short_history_whole(num_iterations):
     table = make_history(num_iterations)._repr_html_()
     assert table.count("<tr>") == 1 + num_iterations
     assert "more iterations" not in table
-
-
-def test_a_history_survives_a_pickle():
-    """Fitted estimators are pickled with it."""
-    history = make_history()
-    assert pickle.loads(pickle.dumps(history)) == history
 
 
 def test_a_record_does_not_change_when_its_maker_goes_on():

@@ -156,13 +156,6 @@ def test_a_picture_of_more_tasks_is_higher():
     assert heights_in[1] - heights_in[0] == pytest.approx(8 * swimlane.LANE_IN)
 
 
-def test_a_picture_can_be_saved(tmp_path):
-    """As PNG, with a title, without a window or a display."""
-    path = tmp_path / "chunks.png"
-    swimlane.draw(make_history(), title="Chunks move").savefig(path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_picture_survives_a_pickle_and_still_shows_itself():
     """What shows the copy is the copy."""
     drawing = pickle.loads(pickle.dumps(swimlane.draw(make_history())))
@@ -311,10 +304,3 @@ def test_without_matplotlib_the_extra_is_named_and_the_terminal_still_works():
         f"{MissingExtraError.__module__}.MissingExtraError: drawing a history"
     )
     assert "pip install 'chicle-elastic[plot]'" in run.stderr
-
-
-def test_a_history_draws_itself_for_a_terminal() -> None:
-    """`History.to_text` is `render`, with the same width."""
-    history = make_history(20)
-    assert history.to_text() == swimlane_text.render(history)
-    assert history.to_text(width=60) == swimlane_text.render(history, width=60) != history.to_text()
