@@ -6,7 +6,6 @@ import pytest
 from benchmarks.policy_jobs import SEED, CertifiedCocoa, cocoa_gaps
 from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import RedrawOwnership
 from chicle_elastic.policies.rebalance import Rebalance
@@ -208,30 +207,3 @@ def test_equal_jobs_remain_equal():
 def data_trainer():
     """A small gap."""
     return LinearTrainer(C=0.5, tol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("params", "complaint"),
-    [
-        ({"share": 0.0}, r"share=0.0\): it must be > 0 and <= 1"),
-        ({"share": 1.5}, "share=1.5"),
-        ({"share": float("nan")}, "share=nan"),
-        ({"share": "half"}, "share='half'"),
-        ({"share": True}, "share=True"),
-        ({"every": 0}, r"every=0\): it must be an integer >= 1"),
-        ({"every": 0.5}, "every=0.5"),
-        ({"every": None}, "every=None"),
-        ({"until": 0}, "until=0"),
-        ({"until": 2.5}, "until=2.5"),
-        ({"patience": 0.0}, r"patience=0.0\): it must be > 0 and < 1, or None"),
-        ({"patience": 1}, "patience=1"),
-        ({"patience": True}, "patience=True"),
-        ({"patience": float("nan")}, "patience=nan"),
-    ],
-)
-def test_bad_parameters_are_refused_with_the_value(params, complaint):
-    """Before anything runs, and by `set_params` as by the class."""
-    with pytest.raises(UsageError, match=complaint):
-        Shuffle(**params)
-    with pytest.raises(UsageError, match=complaint):
-        Shuffle().set_params(**params)

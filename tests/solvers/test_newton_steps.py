@@ -196,17 +196,6 @@ def test_conjugate_gradients_come_to_the_newton_direction():
     np.testing.assert_allclose(w, bowl.optimum(), rtol=1e-4)
 
 
-def test_sums_of_an_interrupted_pass_change_nothing():
-    """Whatever is in them."""
-    what = problem()
-    state, w = begun(what), np.ones(D)
-    before = state.encode()
-    sums = np.full(state.sums_size(what), np.nan)
-    sums[0] = 1.0
-    assert steps.advance(state, what, w, sums, 1.0) is w
-    np.testing.assert_array_equal(state.encode(), before)
-
-
 def test_a_step_that_does_not_fall_far_enough_is_refused_and_shortened():
     """To where a parabola through what is known is least; then the losses along it tell."""
     what = problem()
