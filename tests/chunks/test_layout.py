@@ -17,15 +17,6 @@ each_kind = pytest.mark.parametrize("name", CHUNKS)
 
 
 @each_kind
-def test_a_chunk_comes_back_as_it_was(name: str) -> None:
-    """All arrays have the same numbers, dtypes and shapes after encode and decode."""
-    chunk = sample_chunk(name)
-    content = encoded(chunk)
-    assert_same_chunk(layout.decode(content, where="here"), chunk)
-    assert layout.verify(content, where="here") == VERSION
-
-
-@each_kind
 @pytest.mark.parametrize("num_rows", [1, 7, 64])
 def test_a_chunk_of_any_size_comes_back_as_it_was(name: str, num_rows: int) -> None:
     """Also one row, sections that end exactly at a multiple of 64 bytes, and CSR rows without an entry."""

@@ -94,15 +94,6 @@ def test_a_run_that_ends_amid_conjugate_gradients_says_the_truth(loss, max_itera
     assert assert_true(data, trainer, outcome).gap > trainer.tol
 
 
-def test_a_caller_that_ends_the_job_has_a_true_certificate():
-    """Of the iteration at which it ended, with the duals of its w."""
-    data = problem(**NARROW)
-    trainer = LinearTrainer(loss="hinge", tol=1e-9)
-    outcome = data.run(trainer, 4, on_iteration=lambda record: record.iteration == 5)
-    assert outcome.reason == "ended by a callback"
-    assert_true(data, trainer, outcome)
-
-
 @pytest.mark.parametrize("num_tasks", [1, 4])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_good_duals_are_at_rest_at_once(loss, num_tasks):

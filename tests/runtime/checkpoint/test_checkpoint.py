@@ -183,11 +183,6 @@ def test_the_newest_ones_are_kept(tasks: Tasks, folder: Path) -> None:
     assert [checkpoint.iteration_of(path) for path in checkpoint.attempts(folder)] == [7, 9]
 
 
-def test_no_folder_is_no_checkpoint(folder: Path) -> None:
-    """The job begins."""
-    assert checkpoint.newest(folder, IDENTITY) is None
-
-
 def cut(path: Path) -> None:
     """Half of it is gone."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
