@@ -173,13 +173,6 @@ def test_nothing_works_before_fit(method, tmp_path):
         getattr(ChicleSVM(), method)(*arguments)
 
 
-def test_another_number_of_features_is_refused():
-    """In predict, with both numbers."""
-    X, y = problems.cancer()
-    with pytest.raises(ValueError, match="X has 29 features, but ChicleSVM is expecting 30 features"):
-        ChicleSVM().fit(X, y).predict(X[:, 1:])
-
-
 def test_a_fit_that_has_not_converged_says_what_to_do():
     """Gap, tol, and the four ways out; the warning points at the caller of fit."""
     X, y = problems.cancer()

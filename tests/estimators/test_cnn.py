@@ -366,13 +366,6 @@ class Probable(nn.Module):
         return torch.softmax(self.out(x.flatten(1)), dim=1)
 
 
-def test_a_module_that_returns_probabilities_is_warned_of():
-    """Before the fit; the same module without its softmax is not."""
-    X, y = load_digits(n_class=3, return_X_y=True)
-    with pytest.warns(UserWarning, match="leave out the softmax"):
-        ChicleCNNClassifier(Probable, max_epochs=1, random_state=0).fit(X, y)
-
-
 @pytest.mark.parametrize(
     ("num_samples", "num_tasks", "expected"),
     [(13_470, 1, 16), (13_470, 4, 4), (600_000, 16, 16), (60_000, 4, 16), (32_000, 4, 10), (100, 8, 4)],

@@ -17,7 +17,6 @@ from sklearn.preprocessing import scale
 from sklearn.utils import compute_class_weight
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression
 from tests.estimators import problems
 from tests.estimators.test_folder import write
@@ -196,14 +195,6 @@ def test_an_l1_penalty_is_one_vs_rest_or_refused():
 
 
 # Tasks.
-
-
-def test_a_fit_with_more_tasks_than_chunks_is_that_of_one():
-    """Some tasks hold nothing."""
-    X, y = load_iris(return_X_y=True)
-    one = ChicleLogisticRegression(tol=1e-8).fit(X[::10], y[::10])
-    many = ChicleLogisticRegression(tol=1e-8, runtime=InProcess(num_tasks=20)).fit(X[::10], y[::10])
-    np.testing.assert_allclose(many.coef_, one.coef_, atol=1e-6)
 
 
 # Between fits.
