@@ -71,7 +71,7 @@ def test_it_moves_gradually():
     assert min(seen) >= 21
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("costs", [(1.0, 1.0), (1.0, 1.0, 1.0, 1.0)])
 def test_five_percent_noise_moves_nothing_in_100_iterations(costs, seed):
     """Equal nodes stay as they are."""

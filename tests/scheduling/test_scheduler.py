@@ -523,12 +523,3 @@ def test_a_job_cannot_go_on_from_before_its_beginning():
     """A shell that says so is wrong."""
     with pytest.raises(ProtocolError, match="-1"):
         Stage(0).tell(events.ChunksDeclared(chunks=infos(2), merged=-1))
-
-
-def test_a_node_that_joins_while_the_first_one_loads_gets_its_share():
-    """Both are new then, and one of them has everything."""
-    stage = Stage(12, ["a"], start_nodes=1)
-    stage.answer(effects.FormRound)
-    stage.join("b")
-    stage.run()
-    assert stage.counts() == {"a": 6, "b": 6}
