@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chicle_elastic.chunks.readers.base import Columns, NoSamplesError, ReadOptions
+from chicle_elastic.chunks.readers.base import Columns, ReadOptions
 from chicle_elastic.chunks.readers.csv import Layout, _parse_fast, parse_lines, read_csv
 from chicle_elastic.chunks.readers.text import LineBlock
 from chicle_elastic.errors import DataError, UsageError
@@ -160,13 +160,6 @@ def test_header_can_be_told_where_it_cannot_be_found(tmp_path: Path) -> None:
 def test_a_fault_names_file_line_field_and_what_to_do(tmp_path: Path, text: str | bytes, message: str) -> None:
     """Each way to break a line."""
     assert message in fault(tmp_path, text)
-
-
-def test_a_file_of_blank_lines_or_names_only_has_no_samples(tmp_path: Path) -> None:
-    """An error of its own kind, for which the converter leaves the file out where others have samples."""
-    for text in ("\n\n  \n", "label,a,b\n", "\nlabel,a,b\n\n"):
-        with pytest.raises(NoSamplesError, match="no samples"):
-            list(read_csv(write(tmp_path, text), ReadOptions()))
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", " "])

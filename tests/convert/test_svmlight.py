@@ -77,13 +77,6 @@ def test_rows_know_their_lines_across_blocks_blank_lines_and_comments(tmp_path: 
     assert blocks[0].origin.row(0) == f"{tmp_path}/train.svm:2"
 
 
-def test_a_sample_without_features_is_a_row_of_zeros(tmp_path: Path) -> None:
-    """A label alone is a sample, as in scikit-learn."""
-    X, y = joined(list(read_svmlight(write(tmp_path, "1\n0 2:1\n1 # nothing\n"), ReadOptions())))
-    np.testing.assert_array_equal(X, [[0, 0], [0, 1], [0, 0]])
-    np.testing.assert_array_equal(y, [1, 0, 1])
-
-
 @pytest.mark.parametrize(
     ("text", "zero_based", "first_row"),
     [

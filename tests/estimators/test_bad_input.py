@@ -65,16 +65,6 @@ def test_values_whose_sum_overflows_are_fine():
         assert ChicleSVM().fit(X, y).n_iter_ >= 1
 
 
-@pytest.mark.parametrize("index", [-1, 30, 10**6])
-def test_a_csr_matrix_with_an_index_out_of_range_is_refused(index):
-    """scipy builds such a matrix without a look; a kernel would read foreign memory with it."""
-    X, y = problems.cancer()
-    X = sparse.csr_matrix(X)
-    X.indices[45] = index
-    with pytest.raises(ValueError, match=f"the index {index}, but 30 columns"):
-        ChicleSVM().fit(X, y)
-
-
 @both
 def test_one_class_is_refused_by_name(estimator_class):
     """In the words of scikit-learn, with the class."""

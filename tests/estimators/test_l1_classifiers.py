@@ -292,17 +292,6 @@ def test_the_method_is_said_for_each_shape_of_the_data():
 # Bad input.
 
 
-def test_the_hinge_has_no_l1_penalty():
-    """The message names the losses that have; the default loss is the hinge."""
-    X, y = problems.cancer()
-    for model in (ChicleSVM(penalty="l1"), ChicleSVM(penalty="l1", loss="hinge")):
-        with pytest.raises(
-            UsageError,
-            match=r"needs loss='squared_hinge' or 'modified_huber', got .*ChicleLogisticRegression\(l1_ratio",
-        ):
-            model.fit(X, y)
-
-
 @KINDS
 def test_a_fit_that_is_cut_short_warns_and_its_gap_is_true(kind):
     """After every number of iterations; the first ones have looked at the data, and certify nothing but 0."""

@@ -125,15 +125,6 @@ def test_the_first_round_has_no_stall(tmp_path: Path) -> None:
     assert board.Tensors("events")[0].tensor_proto.string_val[0] == b"- the job began with n0, n1"
 
 
-def test_only_the_first_member_writes(tmp_path: Path) -> None:
-    """All agents see the same; a curve that two of them draw would be drawn twice."""
-    lines = (joined_round(1, "n0", "n1"), iteration(1, {"n0": 2, "n1": 2}))
-    write_all(tmp_path, "n1", *lines)
-    assert not list(tmp_path.rglob("*tfevents*"))
-    write_all(tmp_path, "n0", *lines)
-    assert len(list(tmp_path.rglob("*tfevents*"))) == 1
-
-
 def test_the_next_member_goes_on_when_the_first_one_is_gone(tmp_path: Path) -> None:
     """It knows whom it saw before: the curve of the one that is gone ends at 0."""
     before = (joined_round(1, "n0", "n1"), iteration(1, {"n0": 2, "n1": 2}))

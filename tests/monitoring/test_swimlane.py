@@ -57,22 +57,6 @@ def test_lanes_are_as_high_as_their_tasks_have_chunks():
         np.testing.assert_array_equal(steps.edges, np.arange(0.5, 41))
 
 
-def test_the_numbers_of_chunks_are_written_where_they_change():
-    """16, then 8 and 8."""
-    lanes = swimlane.draw(make_history()).axes[0]
-    mark_of_the_join = "1"
-    assert [text.get_text() for text in lanes.texts] == ["16", "8", "8", mark_of_the_join]
-
-
-def test_the_gap_is_drawn_on_a_log_axis_at_the_iterations_that_know_it():
-    """Iterations without a certificate leave no point."""
-    below = swimlane.draw(make_history()).axes[1]
-    assert below.get_yscale() == "log"
-    assert below.get_ylabel() == "duality gap"
-    np.testing.assert_array_equal(below.lines[0].get_xdata(), np.arange(3, 41, 3))
-    np.testing.assert_allclose(below.lines[0].get_ydata(), 2.0 ** -np.arange(3, 41, 3))
-
-
 def test_what_is_certified_is_ringed_on_the_line_of_the_estimates():
     """The estimate is known in every iteration, the truth in some of them."""
     records = [
