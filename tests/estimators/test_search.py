@@ -319,6 +319,7 @@ def test_fits_that_have_not_converged_warn():
         (LogisticRegression(), "LogisticRegression is none of"),
         (ChicleSVM(warm_start=True, random_state=0), "warm_start=True"),
         (ChicleSVM(store_duals=True, random_state=0), "store_duals=True"),
+        (ChicleSVM(loss="squared_hinge", penalty="l1", C=0.05, random_state=0), "whose fits are not a path"),
     ],
 )
 def test_other_estimators_are_fitted_as_they_are(estimator, reason):

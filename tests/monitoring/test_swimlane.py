@@ -288,3 +288,10 @@ def test_without_matplotlib_the_extra_is_named_and_the_terminal_still_works():
         f"{MissingExtraError.__module__}.MissingExtraError: drawing a history"
     )
     assert "pip install 'chicle-elastic[plot]'" in run.stderr
+
+
+def test_a_history_draws_itself_for_a_terminal() -> None:
+    """`History.to_text` is `render`, with the same width."""
+    history = make_history(20)
+    assert history.to_text() == swimlane_text.render(history)
+    assert history.to_text(width=60) == swimlane_text.render(history, width=60) != history.to_text()

@@ -92,6 +92,18 @@ def test_a_change_of_the_membership_has_its_phases(tmp_path):
     assert texts_shown(board) == {7: "- n1 is lost: round 2 of n0\n- n1 is lost: all samples are back after 250 ms"}
 
 
+def test_a_task_that_left_shows_zero_chunks(tmp_path):
+    """Otherwise its curve would stop at what it held; closing again is fine."""
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.close()
+    board = write_all(
+        tmp_path, [make_record(1, {"n0": 4}), make_record(2, {"n0": 2, "n1": 2}), make_record(3, {"n1": 4})]
+    )
+    assert [event.value for event in board.Scalars("chunks/n0")] == [4, 2, 0]
+    assert [(event.step, event.value) for event in board.Scalars("chunks/n1")] == [(2, 2), (3, 4)]
+    assert [event.value for event in board.Scalars("job/num_tasks")] == [1, 2, 1]
+
+
 def test_reasons_are_shown_in_their_own_words(tmp_path):
     """In the Text tab, at the iteration that they led to."""
     reason = "n2 takes 1.8x the median time per sample; shed 3 of 12 chunks"
