@@ -135,9 +135,3 @@ def test_near_the_target_nothing_moves():
 def test_it_waits_until_it_knows_enough(observed):
     """No iteration, no figure, no fall, or other nodes a moment ago."""
     assert Scale(time_value=80.0).decide(observed) is None
-
-
-def test_it_is_pure():
-    """Equal observations, equal decisions."""
-    observed = seen(16, figures=falling(0.1))
-    assert Scale().decide(observed) == Scale().decide(observed)

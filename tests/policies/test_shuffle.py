@@ -119,17 +119,6 @@ def test_a_certified_gap_counts_more_than_its_estimate():
     assert fall_of(falling("loss", -1.0, -2.0)) is None
 
 
-def test_a_job_meets_all_partitions_and_keeps_its_counts():
-    """Which chunks move is drawn anew each time: soon each has been on each node."""
-    nodes = Speeds({f"n{number}": 1.0 for number in range(4)}, policies=(Shuffle(share=0.5),), chunks_per_node=16)
-    seen: set[tuple[str, int]] = set()
-    for _ in range(40):
-        nodes.run(1)
-        assert set(nodes.counts.values()) == {16}
-        seen |= {(node, chunk) for node, chunks in nodes.stage.owned().items() for chunk in chunks}
-    assert len(seen) == 4 * 64
-
-
 @pytest.mark.parametrize(("share", "travel", "is_first"), [(0.25, 0, False), (0.25, 4, True), (1.0, 1, True)])
 def test_rebalancing_comes_to_the_same_split_while_chunks_travel(share, travel, is_first):
     """On a cluster rows take some iterations, and the two policies act meanwhile; what travels is not moved twice."""
@@ -195,13 +184,6 @@ def test_a_working_set_survives_rows_that_move():
     data = word_counts()
     trainer = with_changes(data_trainer(), tol=1e-6)
     assert_optimal(data, trainer, data.run(trainer, InProcess(num_tasks=4), policies=(Shuffle(share=1.0),)))
-
-
-def test_equal_jobs_remain_equal():
-    """In process, to the last bit."""
-    data = problem()
-    first, second = (data.run(data_trainer(), InProcess(num_tasks=4), policies=(Shuffle(),)).model for _ in range(2))
-    assert np.array_equal(first, second)
 
 
 def data_trainer():

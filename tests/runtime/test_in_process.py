@@ -280,21 +280,6 @@ def test_metrics_that_the_trainer_does_not_name_are_refused():
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImpatientTrainer(CountingTrainer):
-    """Stops after the third iteration."""
-
-    def verdict(self, model, report):
-        return Verdict(action=Action.STOP if report.iteration == 3 else Action.GO_ON, reason="three is enough")
-
-
-def test_the_trainer_ends_the_job_with_its_reason():
-    """The reason is what the trainer said."""
-    outcome = run(ELASTIC, ImpatientTrainer())
-    assert (len(outcome.history), outcome.reason) == (3, "three is enough")
-    assert run(ELASTIC).reason == "all 10 iterations used"
-
-
-@dataclass(frozen=True, kw_only=True)
 class SilentTrainer(CountingTrainer):
     """Forgets to return its verdict."""
 

@@ -109,17 +109,6 @@ def test_good_duals_are_at_rest_at_once(loss, num_tasks):
         np.testing.assert_allclose(again.state, first.state, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_duals_of_another_C_are_a_better_beginning_than_none(loss):
-    """A warm start never ends elsewhere; for a C that is not far away it does not take longer."""
-    data = problem(**NARROW)
-    near, trainer = LinearTrainer(loss=loss, C=1.0, tol=1e-6), LinearTrainer(loss=loss, C=1.05, tol=1e-6)
-    cold = data.run(trainer, 4)
-    warm = data.run(trainer, 4, initial_state=data.run(near, 4).state)
-    assert_optimal(data, trainer, warm)
-    assert len(warm.history) <= len(cold.history)
-
-
 def test_duals_that_are_nothing_like_good_do_no_harm():
     """Feasible and random: the job ends where it would without them."""
     data = problem(**NARROW)

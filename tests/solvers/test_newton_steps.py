@@ -62,15 +62,6 @@ def test_a_dot_product_is_that_of_its_lanes(length):
     assert agreement.squared(a) == agreement.dot(a, a)
 
 
-@pytest.mark.parametrize("offset", [1, 3])
-def test_a_dot_product_does_not_depend_on_where_the_vectors_lie(offset):
-    """Alignment and strides decide how NumPy would add."""
-    a, b = np.random.default_rng(0).normal(size=(2, 777))
-    moved, strided = np.zeros(800), np.zeros((777, 2))
-    moved[offset : offset + 777], strided[:, 0] = a, b
-    assert agreement.dot(moved[offset : offset + 777], strided[:, 0]) == agreement.dot(a, b)
-
-
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("block_columns", [2, 3])
 @pytest.mark.parametrize("has_free_intercept", [False, True])
