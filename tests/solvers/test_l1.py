@@ -151,6 +151,23 @@ def test_a_look_finds_the_intercept_that_is_best_without_weights():
     assert not a_run(Loss.SQUARED_HINGE)[1].any()
 
 
+def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
+    """Sums are of another objective; interrupted tasks make the pass again."""
+    state, model, objective = a_run()
+    sums = np.zeros(state.sums_size)
+    sums[0] = 1.0
+    assert steps.advance(state, objective, model, sums, 1.0) is model
+    assert state.outputs[0].phase is L1Phase.EVALUATE
+    sums[:2] = 0.0, 9.0
+    state.num_refused = 2
+    assert steps.advance(state, objective, model, sums, 1.0) is model
+    assert state.is_looking
+    look = np.zeros(state.sums_size)
+    look[1] = 9.0
+    steps.advance(state, objective, model, look, 1.0)
+    assert state.num_refused == 0
+
+
 def a_step(direction, *, D=3):
     """A state behind a step that was found, and sums of three tasks at its end."""
     state, model, objective = a_run()

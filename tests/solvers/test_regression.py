@@ -103,6 +103,21 @@ def test_duals_of_any_model_are_feasible_and_below_every_objective(loss, theta):
             assert dual <= 0.5 * w @ w + weights @ loss.values(X @ w, y, at) + 1e-9
 
 
+def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
+    """Gradient and objective would be those of other rows; interrupted tasks make the pass again."""
+    what = problem(EpsilonInsensitive())
+    state = fresh(what, 3, has_factor=True)
+    [output] = state.outputs
+    output.phase, state.num_rows = NewtonPhase.EVALUATE, 10.0
+    model, sums = np.ones(3), np.zeros(state.sums_size(what))
+    sums[0] = 1.0
+    assert steps.advance(state, what, model, sums, 1.0) is model
+    assert output.phase is NewtonPhase.EVALUATE
+    sums[:2] = 0.0, 9.0
+    assert steps.advance(state, what, model, sums, 1.0) is model
+    assert output.phase is NewtonPhase.LOOK
+
+
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.has_corners])
 def test_duals_other_than_the_slopes_make_a_loss_with_corners_more_curved(loss):
     """Slopes have the curvatures of the loss itself, and no dual makes it concave; the tube is left out."""

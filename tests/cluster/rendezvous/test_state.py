@@ -18,6 +18,16 @@ def member(name: str) -> RoundMember:
 A, B, C, D = (member(name) for name in "abcd")
 
 
+def test_a_free_round_does_not_expect_who_left() -> None:
+    """A leaver says so; only the dead have to be waited for."""
+    state = states.complete(states.come(states.come(RendezvousState(), A, max_nodes=4), B, max_nodes=4))
+    state = states.come(states.depart(state, A), B, max_nodes=4)
+    assert states.may_complete(state, min_nodes=1, is_quiet=False)
+    state = states.come(state, C, max_nodes=4)
+    state = states.depart(state, C)
+    assert [member.node for member in states.complete(state).members] == ["b"]
+
+
 def test_the_state_survives_the_store() -> None:
     """As JSON, member for member."""
     state = states.close(
