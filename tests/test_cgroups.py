@@ -40,103 +40,66 @@ class ProcTree:
         path.write_text(f"{text}\n")
 
 
-def test_a_version_2_quota_is_time_by_period(tmp_path):
-    """1.5 cores' worth."""
-    tree = ProcTree(tmp_path)
-    tree.write("unified/cpu.max", "150000 100000")
-    assert cpu_quota(tree.proc) == 1.5
+HOST, INNER = {"group": "/job/task"}, {"group": "/docker/abc/inner", "mount_root": "/docker/abc"}
+V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+QUOTAS = {
+    "version 2": ({}, {"unified/cpu.max": "150000 100000"}, 1.5),
+    "version 1": ({}, {V1_QUOTA: 250000, V1_PERIOD: 100000}, 2.5),
+    "no quota": ({}, {"unified/cpu.max": "max 100000", V1_QUOTA: -1, V1_PERIOD: 100000}, None),
+    "the tightest is the root's": (HOST, {"unified/cpu.max": "200000 100000", "unified/job/cpu.max": "max 1"}, 2.0),
+    "the tightest is the parent's": (HOST, {"unified/cpu.max": "max 1", "unified/job/cpu.max": "200000 100000"}, 2.0),
+    "the tightest is the own": (
+        HOST,
+        {"unified/job/cpu.max": "400000 100000", "unified/job/task/cpu.max": "200000 100000"},
+        2.0,
+    ),
+    "a sibling does not count": (HOST, {"unified/job/other/cpu.max": "100000 100000"}, None),
+    # The path in /proc/self/cgroup is that of the host; the mount shows the container's group as its root.
+    "a container sees its part": (INNER, {"unified/inner/cpu.max": "max 1", "unified/cpu.max": "300000 100000"}, 3.0),
+    "empty": ({}, {"unified/cpu.max": ""}, None),
+    "rubbish": ({}, {"unified/cpu.max": "rubbish"}, None),
+    "a period of 0": ({}, {"unified/cpu.max": "5 0"}, None),
+    "no period": ({}, {"unified/cpu.max": "max"}, None),
+}
 
 
-def test_a_version_1_quota_is_time_by_period(tmp_path):
-    """The same in two files."""
-    tree = ProcTree(tmp_path)
-    tree.write("cpu/cpu.cfs_quota_us", 250000)
-    tree.write("cpu/cpu.cfs_period_us", 100000)
-    assert cpu_quota(tree.proc) == 2.5
+@pytest.mark.parametrize("name", QUOTAS)
+def test_a_quota_is_time_by_period(tmp_path, name):
+    """Only the way up from the own group is read, and an unknown format is no limit."""
+    place, files, expected = QUOTAS[name]
+    tree = ProcTree(tmp_path, **place)
+    for file, text in files.items():
+        tree.write(file, text)
+    assert cpu_quota(tree.proc) == expected
 
 
-@pytest.mark.parametrize("tightest", ["unified", "unified/job", "unified/job/task"])
-def test_the_tightest_quota_on_the_way_up_counts(tmp_path, tightest):
-    """A pod is limited by its own group and by those of its namespace and of the kubelet."""
-    tree = ProcTree(tmp_path, group="/job/task")
-    for folder in ("unified", "unified/job", "unified/job/task"):
-        tree.write(f"{folder}/cpu.max", "200000 100000" if folder == tightest else "max 100000")
-    assert cpu_quota(tree.proc) == 2.0
+V1_MEMORY = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"
+V2_MEMORY = "unified/memory.max", "unified/memory.current", "unified/memory.stat"
+HEADROOM = {
+    "limit less use": ("/job", "/", {"unified/job/memory.max": 100, "unified/job/memory.current": 30}, 70),
+    # Some containers mount another part than the one they are said to be in.
+    "a group outside of the mount": ("/elsewhere", "/docker/abc", {V1_MEMORY[0]: 100, V1_MEMORY[1]: 60}, 40),
+    "over the limit": ("/", "/", {V2_MEMORY[0]: 10, V2_MEMORY[1]: 11}, 0),
+    # A job that has just read its data set is not out of memory: the kernel can drop pages of files.
+    "pages of files, version 2": ("/", "/", dict(zip(V2_MEMORY, (100, 95, "inactive_file"), strict=True)), 55),
+    "pages of files, version 1": ("/", "/", dict(zip(V1_MEMORY, (100, 95, "total_inactive_file"), strict=True)), 55),
+}
 
 
-def test_no_quota_is_none(tmp_path):
-    """Version 2 says max, version 1 says -1."""
-    tree = ProcTree(tmp_path)
-    tree.write("unified/cpu.max", "max 100000")
-    tree.write("cpu/cpu.cfs_quota_us", -1)
-    tree.write("cpu/cpu.cfs_period_us", 100000)
-    assert cpu_quota(tree.proc) is None
-
-
-def test_a_sibling_group_does_not_count(tmp_path):
-    """Only the way up from the own group is read."""
-    tree = ProcTree(tmp_path, group="/job/task")
-    tree.write("unified/job/other/cpu.max", "100000 100000")
-    assert cpu_quota(tree.proc) is None
-
-
-def test_a_container_that_sees_only_its_own_part_is_limited_by_it(tmp_path):
-    """The path in /proc/self/cgroup is that of the host; the mount shows the container's group as its root."""
-    tree = ProcTree(tmp_path, group="/docker/abc/inner", mount_root="/docker/abc")
-    tree.write("unified/inner/cpu.max", "max 100000")
-    tree.write("unified/cpu.max", "300000 100000")
-    assert cpu_quota(tree.proc) == 3.0
-
-
-def test_a_group_outside_of_the_mount_is_seen_as_the_mount(tmp_path):
-    """Some containers mount another part than the one they are said to be in."""
-    tree = ProcTree(tmp_path, group="/elsewhere", mount_root="/docker/abc")
-    tree.write("memory/memory.limit_in_bytes", 100 * MIB)
-    tree.write("memory/memory.usage_in_bytes", 60 * MIB)
+@pytest.mark.parametrize("name", HEADROOM)
+def test_memory_left_is_that_of_the_group(tmp_path, name):
+    """The file of the limit is named, so that the error of a store shows where it comes from."""
+    group, mount_root, files, expected_mib = HEADROOM[name]
+    tree = ProcTree(tmp_path, group=group, mount_root=mount_root)
+    for file, value in files.items():
+        tree.write(file, f"anon {MIB}\n{value} {50 * MIB}\nactive_file {MIB}" if "stat" in file else value * MIB)
+    if name == "limit less use":
+        tree.write("unified/memory.max", "max")
+        tree.write("unified/memory.current", 900 * MIB)
     headroom = memory_headroom(tree.proc)
     assert headroom is not None
-    assert headroom.num_bytes == 40 * MIB
-
-
-def test_memory_left_is_limit_minus_use_and_names_the_file(tmp_path):
-    """The error of a store shows where the limit comes from."""
-    tree = ProcTree(tmp_path, group="/job")
-    tree.write("unified/job/memory.max", 100 * MIB)
-    tree.write("unified/job/memory.current", 30 * MIB)
-    tree.write("unified/memory.max", "max")
-    tree.write("unified/memory.current", 900 * MIB)
-    headroom = memory_headroom(tree.proc)
-    assert headroom is not None
-    assert headroom.num_bytes == 70 * MIB
-    assert headroom.source.endswith("unified/job/memory.max")
-
-
-@pytest.mark.parametrize(
-    ("folder", "limit_name", "use_name", "droppable_name"),
-    [
-        ("unified", "memory.max", "memory.current", "inactive_file"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ],
-)
-def test_file_pages_that_can_be_dropped_do_not_count_as_used(tmp_path, folder, limit_name, use_name, droppable_name):
-    """A job that has just read its data set is not out of memory."""
-    tree = ProcTree(tmp_path)
-    tree.write(f"{folder}/{limit_name}", 100 * MIB)
-    tree.write(f"{folder}/{use_name}", 95 * MIB)
-    tree.write(f"{folder}/memory.stat", f"anon {MIB}\n{droppable_name} {50 * MIB}\nactive_file {MIB}")
-    headroom = memory_headroom(tree.proc)
-    assert headroom is not None
-    assert headroom.num_bytes == 55 * MIB
-
-
-def test_a_group_over_its_limit_leaves_nothing(tmp_path):
-    """And not a negative number."""
-    tree = ProcTree(tmp_path)
-    tree.write("unified/memory.max", 10 * MIB)
-    tree.write("unified/memory.current", 11 * MIB)
-    headroom = memory_headroom(tree.proc)
-    assert headroom is not None
-    assert headroom.num_bytes == 0
+    assert headroom.num_bytes == expected_mib * MIB
+    assert headroom.source.endswith(next(iter(files)))
 
 
 def test_without_a_tighter_group_the_machine_is_the_limit(tmp_path):
@@ -149,14 +112,6 @@ def test_without_a_tighter_group_the_machine_is_the_limit(tmp_path):
     assert headroom is not None
     assert headroom.num_bytes == MIB
     assert headroom.source == f"MemAvailable in {tree.proc}/meminfo"
-
-
-@pytest.mark.parametrize("text", ["", "rubbish", "5 0", "max"])
-def test_unreadable_quotas_are_no_limit(tmp_path, text):
-    """An unknown format must not stop a fit, or divide by zero."""
-    tree = ProcTree(tmp_path)
-    tree.write("unified/cpu.max", text)
-    assert cpu_quota(tree.proc) is None
 
 
 def test_a_system_without_proc_has_no_limits(tmp_path):

@@ -195,20 +195,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
             folder.load(ChunkId(3), NO_STATE)
 
 
-def test_files_that_changed_places_are_found(tmp_path: Path) -> None:
-    """Both are whole, but neither is the chunk it should be."""
-    folder = write_folder(tmp_path / "data")
-    first, second = folder.file(ChunkId(1)), folder.file(ChunkId(2))
-    spare = tmp_path / "spare"
-    first.rename(spare)
-    second.rename(first)
-    spare.rename(second)
-    with pytest.raises(
-        ChunkCorruptError, match=r"chunk-000001.bin: chunk 1: the chunk id is 2, but manifest.json says 1"
-    ):
-        folder.load(ChunkId(1), NO_STATE)
-
-
 def test_a_file_of_another_data_set_is_found(tmp_path: Path) -> None:
     """Same number, same shape, other rows: its CRC is not that of the manifest."""
     folder = write_folder(tmp_path / "data")

@@ -8,21 +8,12 @@ import pytest
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.headers import Header, spec_of
 from chicle_elastic.chunks.rows import slice_chunk
-from chicle_elastic.chunks.views import NO_STATE, Chunk, CsrRows, StateSpec
+from chicle_elastic.chunks.views import NO_STATE, CsrRows, StateSpec
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, UsageError
 from chicle_elastic.values import StateVersion
 from tests.chunks.samples import CHUNKS, VERSION, assert_same_chunk, encoded, sample_chunk
 
 each_kind = pytest.mark.parametrize("name", CHUNKS)
-
-
-@each_kind
-def test_a_chunk_comes_back_as_it_was(name: str) -> None:
-    """All arrays have the same numbers, dtypes and shapes after encode and decode."""
-    chunk = sample_chunk(name)
-    content = encoded(chunk)
-    assert_same_chunk(layout.decode(content, where="here"), chunk)
-    assert layout.verify(content, where="here") == VERSION
 
 
 @each_kind
@@ -251,13 +242,6 @@ def test_csr_rows_of_bytes_are_refused() -> None:
     rows = dataclasses.replace(chunk.rows, values=chunk.rows.values.astype(np.uint8))
     with pytest.raises(UsageError, match="values of dtype uint8"):
         layout.encoded_bytes(dataclasses.replace(chunk, rows=rows))
-
-
-def test_the_header_alone_says_how_large_the_chunk_is() -> None:
-    """A peer asks for the header before it reserves a slot."""
-    chunk: Chunk = sample_chunk("csr-float64-int64")
-    header = layout.read_header(encoded(chunk)[:256].tobytes(), where="peer n2")
-    assert header.encoded_bytes(spec_of(chunk)) == layout.encoded_bytes(chunk)
 
 
 @each_kind

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.chunks.manifest import Manifest
 from chicle_elastic.errors import DataError
 from tests.chunks.folders import edit_manifest, write_folder
 
@@ -28,14 +27,6 @@ def folder(original: Path, tmp_path: Path) -> Path:
     for path in original.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     return copy
-
-
-def test_a_manifest_is_what_was_written(original: Path) -> None:
-    """Text, values, and the same text again."""
-    text = (original / "manifest.json").read_text()
-    manifest = Manifest.from_json(text, where="manifest.json")
-    assert manifest.to_json() == text
-    assert [file.name for file in manifest.chunks[:2]] == ["chunk-000000.bin", "chunk-000001.bin"]
 
 
 def at(*path: str | int) -> Callable[[Any], Any]:
@@ -121,14 +112,6 @@ def test_a_field_that_is_missing_is_named(folder: Path, path: tuple[str | int, .
             ChunkFolder(folder)
 
 
-def test_a_changed_label_is_found_by_the_checksum(folder: Path) -> None:
-    """A typing error or a flipped bit in a label would change every prediction of that class."""
-    path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"green"', '"greet"'))
-    with pytest.raises(DataError, match=r"manifest.json: the manifest was changed after it was written"):
-        ChunkFolder(folder)
-
-
 def test_layout_of_the_text_does_not_matter(folder: Path) -> None:
     """A pretty-printer may have been at it."""
     path = folder / "manifest.json"
@@ -146,15 +129,6 @@ def test_what_is_no_manifest_is_refused(folder: Path, text: bytes) -> None:
     (folder / "manifest.json").write_bytes(text)
     with pytest.raises(DataError, match=r"manifest.json: "):
         ChunkFolder(folder)
-
-
-def test_a_manifest_that_was_cut_off_is_refused_at_every_length(folder: Path) -> None:
-    """JSON without its end."""
-    content = (folder / "manifest.json").read_bytes()
-    for length in range(0, len(content) - 2, 11):
-        (folder / "manifest.json").write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"manifest.json: "):
-            ChunkFolder(folder)
 
 
 def test_a_flipped_bit_in_the_manifest_is_never_silent(folder: Path) -> None:

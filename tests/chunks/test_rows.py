@@ -96,15 +96,6 @@ def test_bytes_per_row_sum_up_to_the_arrays() -> None:
     assert bytes_per_row(np.zeros((5, 7), np.float32)) == 28
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("start", [0, 11])
-def test_good_csr_rows_have_no_fault(seed: int, start: int) -> None:
-    """Also a slice that begins within the arrays."""
-    rows = slice_rows(rows_of(random_matrix(seed)), start, 40)
-    assert isinstance(rows, CsrRows)
-    assert csr_fault(rows) is None
-
-
 @pytest.mark.parametrize(
     ("indptr", "indices", "fault"),
     [
@@ -135,13 +126,6 @@ def test_unsorted_indices_and_duplicates_are_put_in_order_in_a_copy() -> None:
     assert csr_fault(rows) is None
     assert np.array_equal(matrix.data, before[0])
     assert np.array_equal(matrix.indices, before[1])
-
-
-@pytest.mark.parametrize("make", [sparse.csc_matrix, sparse.coo_array, sparse.csr_array, sparse.lil_matrix])
-def test_any_sparse_format_becomes_csr(make: type) -> None:
-    """Matrices and arrays of SciPy."""
-    matrix = random_matrix(4)
-    assert np.array_equal(to_dense(rows_of(make(matrix))), matrix.toarray())
 
 
 def test_arrays_with_gaps_are_copied_because_kernels_reach_them_by_address() -> None:

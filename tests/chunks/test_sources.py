@@ -73,19 +73,6 @@ def test_with_one_task_chunks_are_views_in_the_order_of_the_caller() -> None:
         assert np.shares_memory(chunk.rows.indices, matrix.indices)
 
 
-def test_with_more_tasks_rows_are_shuffled_into_memory_of_their_own() -> None:
-    """Label-sorted data: each chunk is a sample of all of it."""
-    X, _, _ = samples(num_rows=4096)
-    y = np.repeat([0, 1], 2048)
-    chunks = load_all(ArraySource(X, y, max_tasks=4))
-    assert not any(np.shares_memory(chunk.rows, X) for chunk in chunks)
-    shares = np.array([chunk.targets.mean() for chunk in chunks])
-    num_rows = np.array([chunk.num_rows for chunk in chunks])
-    assert (np.abs(shares - 0.5) < 5 * 0.5 / np.sqrt(num_rows)).all()
-    ids = np.concatenate([chunk.row_ids for chunk in chunks])
-    assert abs(np.corrcoef(ids, np.arange(len(ids)))[0, 1]) < 5 / np.sqrt(len(ids))
-
-
 @pytest.mark.parametrize("max_tasks", [1, 4])
 def test_a_chunk_is_the_same_bit_for_bit_whenever_it_is_loaded(max_tasks: int) -> None:
     """In any order, after a state was written, from another source with the same seed, and from a pickle."""
@@ -101,13 +88,6 @@ def test_a_chunk_is_the_same_bit_for_bit_whenever_it_is_loaded(max_tasks: int) -
     copy = pickle.loads(pickle.dumps(source))
     last = first[-1].id
     assert_same_chunk(copy.load(last, DUALS), source.load(last, DUALS))
-
-
-def test_another_seed_is_another_order() -> None:
-    """Chunk 0 holds other rows."""
-    X, y, _ = samples()
-    ids = [ArraySource(X, y, shuffle=True, seed=seed).load(ChunkId(0), NO_STATE).row_ids.tolist() for seed in range(5)]
-    assert len(set(map(tuple, ids))) == 5
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

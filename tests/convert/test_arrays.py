@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -49,29 +48,6 @@ def test_npy_rows_keep_values_and_dtype_in_any_order(tmp_path: Path, order: str,
     assert rows.dtype == np.dtype(dtype).newbyteorder("=")
     np.testing.assert_array_equal(rows, array)
     np.testing.assert_array_equal(targets, Y)
-
-
-def test_images_are_flattened_and_keep_their_shape_aside(tmp_path: Path) -> None:
-    """A sample of (4, 5) bytes becomes 20 features, and the block says (4, 5)."""
-    images = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)
-    options = ReadOptions(targets=save(tmp_path, "y.npy", Y[:3]))
-    (block,) = read_npy(save(tmp_path, "X.npy", images), options)
-    assert block.sample_shape == (4, 5)
-    np.testing.assert_array_equal(block.rows, images.reshape(3, 20))
-
-
-@pytest.mark.parametrize("writer", [np.savez, np.savez_compressed])
-def test_npz_gives_features_targets_and_weights(tmp_path: Path, writer: Callable[..., None]) -> None:
-    """Stored and compressed members are read in step."""
-    writer(tmp_path / "data.npz", X=X, y=Y.reshape(-1, 1), sample_weight=W)
-    blocks = list(read_npz(tmp_path / "data.npz", ReadOptions(block_bytes=500)))
-    rows, targets = joined(blocks)
-    assert len(blocks) > 3
-    np.testing.assert_array_equal(rows, X)
-    np.testing.assert_array_equal(targets, Y)
-    np.testing.assert_array_equal(np.concatenate([block.weights for block in blocks]), W)
-    assert blocks[-1].origin.row(0) == f"{tmp_path}/data.npz, row {50 - blocks[-1].num_rows}"
-    assert blocks[-1].bytes_read == (tmp_path / "data.npz").stat().st_size
 
 
 @pytest.mark.parametrize("block_bytes", [1, 100, 100_000])

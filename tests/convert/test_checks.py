@@ -37,24 +37,6 @@ def sparse(value: float) -> Block:
     return block(CsrRows(indptr, indices, np.array([np.nan, 1, 2, value]), 8))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(("make", "column"), [(dense, 3), (sparse, 9)])
-def test_a_value_that_is_not_finite_is_refused_with_line_and_column(value: float, make: object, column: int) -> None:
-    """Dense and CSR; what stands in front of the first row of a CSR slice is none of its business."""
-    with pytest.raises(DataError, match=rf"^train.csv:15: column {column}: value {value} is not finite; "):
-        checked_rows(make(value), "float32")  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(("make", "column"), [(dense, 3), (sparse, 9)])
-def test_a_value_too_large_for_float32_is_refused_and_float64_advised(make: object, column: int) -> None:
-    """A cast that makes an infinity would be found by the solver only, much later."""
-    with pytest.raises(
-        DataError, match=rf"train.csv:15: column {column}: value 1e\+300 does not fit float32; pass --dtype"
-    ):
-        checked_rows(make(1e300), "float32")  # type: ignore[operator]
-    checked_rows(make(1e300), "float64")  # type: ignore[operator]
-
-
 @pytest.mark.parametrize("value", [256, -1, 0.5, 1e9])
 def test_a_value_that_is_no_byte_is_refused_for_uint8(value: float) -> None:
     """Bytes are whole numbers of 0 to 255, and NumPy would wrap the others round silently."""

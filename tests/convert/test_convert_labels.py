@@ -16,17 +16,6 @@ def coded(labels: ClassCodes | None, kept: list[Array]) -> list[int]:
     return [table[value] for block in kept for value in block.tolist()]
 
 
-def test_whole_numbers_become_codes_in_ascending_order() -> None:
-    """-1 and +1, or any others, over several blocks; as scikit-learn's LabelEncoder numbers them."""
-    labels = Labels(are_real=False)
-    kept = [labels.keep(np.array(block), where="") for block in ([1.0, -1.0], [7.0, 1.0], [-1.0])]
-    codes = labels.finish()
-    assert codes is not None
-    assert codes.classes == (-1, 1, 7)
-    assert all(type(label) is int for label in codes.classes)
-    assert coded(codes, kept) == [1, 0, 2, 1, 0]
-
-
 def test_text_becomes_codes_in_alphabetical_order_whatever_came_first() -> None:
     """Equal to LabelEncoder on the same labels, in random order over random blocks."""
     from sklearn.preprocessing import LabelEncoder
@@ -40,14 +29,6 @@ def test_text_becomes_codes_in_alphabetical_order_whatever_came_first() -> None:
     expected = LabelEncoder().fit(targets)
     assert list(codes.classes) == expected.classes_.tolist()
     assert coded(codes, kept) == expected.transform(targets).tolist()
-
-
-def test_one_fraction_anywhere_makes_all_targets_real() -> None:
-    """Whole numbers before and after it do not matter."""
-    labels = Labels(are_real=False)
-    for block in ([1.0, 2.0], [0.5], [3.0]):
-        np.testing.assert_array_equal(labels.keep(np.array(block), where=""), block)
-    assert labels.finish() is None
 
 
 def test_whole_numbers_stay_real_values_where_that_is_asked_for() -> None:

@@ -1,8 +1,6 @@
 """CSV: label first, header found or told, and every fault names its line and its field."""
 
-import bz2
 import csv
-import gzip
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chicle_elastic.chunks.readers.base import Columns, NoSamplesError, ReadOptions
+from chicle_elastic.chunks.readers.base import Columns, ReadOptions
 from chicle_elastic.chunks.readers.csv import Layout, _parse_fast, parse_lines, read_csv
 from chicle_elastic.chunks.readers.text import LineBlock
 from chicle_elastic.errors import DataError, UsageError
@@ -66,15 +64,6 @@ def test_the_real_higgs_rows_are_read_as_numpy_reads_them() -> None:
 
     np.testing.assert_array_equal(X, expected[:, 1:])
     np.testing.assert_array_equal(y, expected[:, 0])
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
-def test_compressed_files_are_told_by_their_bytes(tmp_path: Path, compress: object) -> None:
-    """Plain, gzip and bzip2 give the same rows under the same name."""
-    path = write(tmp_path, compress(b"1,2,3\n0,5,6\n"))  # type: ignore[operator]
-    X, y = joined(list(read_csv(path, ReadOptions())))
-    np.testing.assert_array_equal(X, [[2, 3], [5, 6]])
-    np.testing.assert_array_equal(y, [1, 0])
 
 
 @pytest.mark.parametrize(
@@ -171,18 +160,6 @@ def test_header_can_be_told_where_it_cannot_be_found(tmp_path: Path) -> None:
 def test_a_fault_names_file_line_field_and_what_to_do(tmp_path: Path, text: str | bytes, message: str) -> None:
     """Each way to break a line."""
     assert message in fault(tmp_path, text)
-
-
-def test_a_fault_deep_in_the_file_has_the_right_line(tmp_path: Path) -> None:
-    """The line number holds across blocks."""
-    assert "train.csv:5001: field 2 is 'oops'" in fault(tmp_path, "1,2.5\n" * 5000 + "1,oops\n", block_bytes=777)
-
-
-def test_a_file_of_blank_lines_or_names_only_has_no_samples(tmp_path: Path) -> None:
-    """An error of its own kind, for which the converter leaves the file out where others have samples."""
-    for text in ("\n\n  \n", "label,a,b\n", "\nlabel,a,b\n\n"):
-        with pytest.raises(NoSamplesError, match="no samples"):
-            list(read_csv(write(tmp_path, text), ReadOptions()))
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", " "])

@@ -5,7 +5,6 @@ import gzip
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from chicle_elastic.chunks.readers.formats import READERS, detect_format
@@ -37,16 +36,6 @@ def test_text_is_told_by_its_first_lines(tmp_path: Path, text: str, format_: str
 def test_a_telling_name_decides_where_the_text_could_be_either(tmp_path: Path, name: str, format_: str) -> None:
     """A label alone is a sample of svmlight and one field of CSV."""
     assert detect_format(write_text(tmp_path, "1\n", name)) == format_
-
-
-def test_binary_formats_are_told_by_their_magic_whatever_their_name(tmp_path: Path) -> None:
-    """npy, npz, Parquet."""
-    np.save(tmp_path / "a.npy", np.zeros(3))
-    np.savez(tmp_path / "b.npz", X=np.zeros(3))
-    (tmp_path / "a.npy").rename(tmp_path / "a.csv")
-    assert detect_format(tmp_path / "a.csv") == "npy"
-    assert detect_format(tmp_path / "b.npz") == "npz"
-    assert detect_format(write_text(tmp_path, b"PAR1....", "c")) == "parquet"
 
 
 def test_what_cannot_be_told_or_read_is_refused(tmp_path: Path) -> None:

@@ -132,19 +132,6 @@ def test_a_column_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
         list(read_parquet(path, ReadOptions(weight_column="kind")))
 
 
-def test_a_file_cut_short_or_damaged_is_refused(tmp_path: Path) -> None:
-    """pyarrow's own errors become a DataError that names the file."""
-    path = write(tmp_path, {"y": np.arange(500), "a": np.arange(500.0)}, compression="gzip")
-    whole = path.read_bytes()
-    for length in (4, 8, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match=r"train\.parquet"):
-            list(read_parquet(path, ReadOptions()))
-    path.write_bytes(whole[:60] + bytes(400) + whole[460:])
-    with pytest.raises(DataError, match=r"train\.parquet"):
-        list(read_parquet(path, ReadOptions()))
-
-
 def test_without_pyarrow_the_extra_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The import is tried when the file is read, and not before."""
     path = write(tmp_path, {"y": [1], "a": [1.0]})

@@ -1,7 +1,5 @@
 """svmlight: both parsers have one meaning, equal to scikit-learn's; every fault names its line and its token."""
 
-import bz2
-import gzip
 import io
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from chicle_elastic.chunks.readers.svmlight import IndexRange, parse, parse_line
 from chicle_elastic.chunks.readers.svmlight_fast import parse_block
 from chicle_elastic.chunks.readers.text import LineBlock
 from chicle_elastic.errors import DataError, UsageError
-from tests.convert.inputs import joined, shared_data, write_text
+from tests.convert.inputs import joined, write_text
 
 ONE_BASED = IndexRange.of(zero_based=False, num_features=None)
 PATH = Path("train.svm")
@@ -51,29 +49,6 @@ def test_values_are_bit_identical_to_those_of_scikit_learn(tmp_path: Path) -> No
     np.testing.assert_array_equal(y, expected_y)
 
 
-@pytest.mark.skipif(not shared_data("a9a/a9a.gz"), reason="the a9a data set is not here (../shared/data)")
-def test_the_real_a9a_file_is_read_as_scikit_learn_reads_it() -> None:
-    """32,561 rows of 123 one-hot features, from the gzip file as it is distributed."""
-    path = shared_data("a9a/a9a.gz")
-    assert path is not None
-    expected_X, expected_y = load_svmlight_file(str(path))
-
-    X, y = joined(list(read_svmlight(path, ReadOptions())))
-
-    assert X.shape == (32_561, 123)
-    np.testing.assert_array_equal(X, expected_X.toarray())
-    np.testing.assert_array_equal(y, expected_y)
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
-def test_compressed_files_are_told_by_their_bytes(tmp_path: Path, compress: object) -> None:
-    """Plain, gzip and bzip2 give the same rows under a name that says nothing."""
-    path = write(tmp_path, compress(b"1 1:2 3:4\n0 2:5\n"), name="data")  # type: ignore[operator]
-    X, y = joined(list(read_svmlight(path, ReadOptions())))
-    np.testing.assert_array_equal(X, [[2, 0, 4], [0, 5, 0]])
-    np.testing.assert_array_equal(y, [1, 0])
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -100,13 +75,6 @@ def test_rows_know_their_lines_across_blocks_blank_lines_and_comments(tmp_path: 
     assert len(blocks) > 3
     assert numbers == [2, 4, *range(6, 46)]
     assert blocks[0].origin.row(0) == f"{tmp_path}/train.svm:2"
-
-
-def test_a_sample_without_features_is_a_row_of_zeros(tmp_path: Path) -> None:
-    """A label alone is a sample, as in scikit-learn."""
-    X, y = joined(list(read_svmlight(write(tmp_path, "1\n0 2:1\n1 # nothing\n"), ReadOptions())))
-    np.testing.assert_array_equal(X, [[0, 0], [0, 1], [0, 0]])
-    np.testing.assert_array_equal(y, [1, 0, 1])
 
 
 @pytest.mark.parametrize(
@@ -174,11 +142,6 @@ def test_an_index_beyond_the_stated_number_of_features_is_refused(tmp_path: Path
     assert "index '4' is out of range, the last one allowed is 3" in fault(tmp_path, "1 4:1\n", num_features=3)
     message = fault(tmp_path, "1 3:1\n", num_features=3, zero_based=True)
     assert "index '3' is out of range, the last one allowed is 2" in message
-
-
-def test_a_fault_deep_in_the_file_has_the_right_line(tmp_path: Path) -> None:
-    """The line number holds across blocks."""
-    assert "train.svm:5001: 'oops' is" in fault(tmp_path, "1 1:1 2:0.5\n" * 5000 + "1 oops\n", block_bytes=777)
 
 
 def test_finding_the_first_index_of_a_pipe_is_a_usage_error() -> None:

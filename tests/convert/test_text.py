@@ -2,19 +2,13 @@
 
 import bz2
 import gzip
-import lzma
 import os
-import random
 import threading
-import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chicle_elastic.chunks.readers import text as text_module
-from chicle_elastic.chunks.readers.base import BLOCK_BYTES
 from chicle_elastic.chunks.readers.text import line_blocks, number_or_none, shown
 from chicle_elastic.errors import DataError
 from tests.convert.inputs import write_text
@@ -40,36 +34,6 @@ def test_blocks_are_whole_lines_and_nothing_is_lost(
         lines += block.data.count(b"\n")
     assert all(block.data.endswith(b"\n") for block in blocks[:-1])
     assert blocks[-1].bytes_read == path.stat().st_size
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
-def test_a_compressed_file_cut_short_or_damaged_is_refused(tmp_path: Path, compress: object) -> None:
-    """Cut at many lengths, and damaged in the middle: a DataError that names the file."""
-    whole = compress(os.urandom(20_000).hex().encode())  # type: ignore[operator]
-    for length in range(12, len(whole), len(whole) // 15):
-        with pytest.raises(DataError, match="data: the compressed data is damaged or cut short after line"):
-            list(line_blocks(write_text(tmp_path, whole[:length], "data")))
-    damaged = whole[:5000] + bytes(64) + whole[5064:]
-    with pytest.raises(DataError, match="damaged or cut short"):
-        list(line_blocks(write_text(tmp_path, damaged, "data")))
-
-
-@pytest.mark.parametrize("block_bytes", [500, BLOCK_BYTES])
-@pytest.mark.parametrize(
-    ("compress", "decompressor"),
-    [(gzip.compress, lambda: zlib.decompressobj(31)), (lzma.compress, lzma.LZMADecompressor)],
-    ids=["gzip", "xz"],
-)
-def test_the_last_line_that_a_cut_file_gives_is_told(
-    tmp_path: Path, compress: Callable[[bytes], bytes], decompressor: Callable[[], Any], block_bytes: int
-) -> None:
-    """However large the blocks are: a user sees how much of the file is there."""
-    rng = random.Random(0)
-    whole = compress("".join(f"{number % 2},{rng.random()}\n" for number in range(3000)).encode())
-    for length in range(100, len(whole), len(whole) // 12):
-        num_lines = decompressor().decompress(whole[:length]).count(b"\n")
-        with pytest.raises(DataError, match=rf"\b{num_lines}\b"):
-            list(line_blocks(write_text(tmp_path, whole[:length], "data"), block_bytes=block_bytes))
 
 
 def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(

@@ -13,7 +13,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from chicle_elastic.errors import DataError, DivergedError, UsageError
@@ -23,16 +22,6 @@ from estimators import ChicleCNNClassifier
 from estimators.cnn_defaults import auto_learning_rate, auto_local_steps
 from tests.estimators.cnn_data import FAST, bars, digits, folder, paper, tiny
 from tests.solvers import nets
-
-EXCUSED = {
-    "check_sample_weight_equivalence_on_dense_data": "a repeated sample makes a step of its own, a weight does not"
-}
-
-
-@parametrize_with_checks([ChicleCNNClassifier()], expected_failed_checks=lambda _: EXCUSED)
-def test_scikit_learns_checks_pass(estimator, check):
-    """With the defaults; all but one of the two that compare weights with repetitions (the other is for sparse X)."""
-    check(estimator)
 
 
 @pytest.mark.parametrize("scale", [1 / 16, 1, 255 / 16, "bytes"])
@@ -381,13 +370,6 @@ class Probable(nn.Module):
 
     def forward(self, x):
         return torch.softmax(self.out(x.flatten(1)), dim=1)
-
-
-def test_a_module_that_returns_probabilities_is_warned_of():
-    """Before the fit; the same module without its softmax is not."""
-    X, y = load_digits(n_class=3, return_X_y=True)
-    with pytest.warns(UserWarning, match="leave out the softmax"):
-        ChicleCNNClassifier(Probable, max_epochs=1, random_state=0).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from chicle_elastic.chunks.views import BFLOAT16, NO_STATE
 from chicle_elastic.errors import DataError, UsageError
 from estimators import ChicleLogisticRegression, ChicleRidge, ChicleSVM
 from estimators.checks import validated_features, validated_samples
-from tests.estimators.test_every_linear import EVERY
+from tests.estimators.test_every_linear import EVERY, MODELS
 
 HALVES = ["float16", "bfloat16"]
-DTYPES = pytest.mark.parametrize("dtype", [*HALVES, "uint8", "int8", "bool"])
+DTYPES = [*HALVES, "uint8", "int8", "bool"]
 
 
 def cast(X, dtype):
@@ -43,10 +43,13 @@ def folder_of(tmp_path, X, y, *, is_real):
     return convert([tmp_path / "X.npy"], tmp_path / "folder", ConvertOptions(read=read, are_targets_real=is_real))
 
 
-@EVERY
-@DTYPES
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [(model, DTYPES[number % len(DTYPES)]) for number, model in enumerate(MODELS)],
+    ids=str,
+)
 def test_models_are_those_of_the_float32_copy(model, dtype, tmp_path):
-    """Of an array, of several tasks and of a folder; and predictions of all are the same."""
+    """Of an array, of several tasks and of a folder; predictions of all are the same. Each model has one dtype."""
     X, copy, y = digits(model, dtype)
     folder = folder_of(tmp_path, X, y, is_real=not is_classifier(model))
     assert folder.schema.dtype == ("int8" if dtype == "bool" else dtype)
@@ -88,7 +91,7 @@ def test_every_half_becomes_the_float32_that_it_is(dtype):
     np.testing.assert_array_equal(as_floats(half[finite]), wide[finite])
 
 
-@DTYPES
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_are_neither_copied_nor_widened(dtype):
     """From the caller to the chunk; and the bytes of a chunk are decoded as they were."""
     X, _, y = digits(ChicleSVM(), dtype)

@@ -14,7 +14,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import get_tags
 
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSVM
@@ -52,14 +51,6 @@ def test_text_is_trained_on_sparse():
     assert model.predict(["a fine film", "poor film"]).tolist() == [1, 0]
 
 
-def test_data_frames_go_through_a_pipeline_with_names():
-    """set_output and get_feature_names_out."""
-    X, y = problems.cancer()
-    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(30)])
-    model = make_pipeline(StandardScaler(), ChicleSVM(C=0.01)).set_output(transform="pandas").fit(frame, y)
-    assert model[-1].feature_names_in_.tolist() == list(frame.columns)
-
-
 def test_meta_estimators_accept_ours():
     """Those that read scores, probabilities, coefficients or weights."""
     X, y = problems.cancer()
@@ -69,25 +60,6 @@ def test_meta_estimators_accept_ours():
     assert BaggingClassifier(svm, n_estimators=2, random_state=0).fit(X, y).score(X, y) > 0.96
     assert 0 < SelectFromModel(svm).fit(X, y).transform(X).shape[1] < 30
     assert MultiOutputClassifier(svm).fit(X, np.column_stack([y, 1 - y])).predict(X).shape == (569, 2)
-
-
-@both
-def test_clone_keeps_every_parameter(estimator_class):
-    """Runtimes are values: they are equal after a clone, and after a deep copy of the parameters."""
-    runtime = InProcess(num_tasks=3, changes=((2, 4),))
-    estimator = estimator_class(C=2, runtime=runtime, class_weight={0: 2.0}, n_threads=1)
-    assert clone(estimator).get_params() == estimator.get_params()
-    assert "InProcess(num_tasks=3" in repr(estimator)
-
-
-@both
-def test_tags_say_what_is_supported(estimator_class):
-    """Sparse input, several classes, labels required."""
-    tags = get_tags(estimator_class())
-    assert tags.input_tags.sparse
-    assert tags.classifier_tags.multi_class
-    assert tags.target_tags.required
-    assert not tags.input_tags.allow_nan
 
 
 @both

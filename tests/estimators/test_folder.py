@@ -111,14 +111,6 @@ def test_another_number_of_features_is_refused(method, tmp_path):
         getattr(model, method)(folder)
 
 
-def test_real_valued_targets_are_refused(tmp_path):
-    """A classifier needs classes."""
-    X, y = problems.cancer()
-    folder = write(tmp_path / "real", X, y + 0.5)
-    with pytest.raises(UsageError, match=r"needs class labels, but .* folder .*real are real values; convert"):
-        ChicleSVM().fit(folder)
-
-
 def test_one_class_is_refused(tmp_path):
     """Where it is the weights that leave only one, the answer is that one."""
     X, y = problems.cancer()
@@ -140,25 +132,6 @@ def test_a_damaged_chunk_is_named_in_fit_and_in_predict(tmp_path):
     for use in (ChicleSVM().fit, model.predict):
         with pytest.raises(ChunkCorruptError, match=path.name):
             use(ChunkFolder(folder.path))
-
-
-def test_a_relative_folder_is_fitted_after_a_change_of_the_working_directory(tmp_path, monkeypatch):
-    """A notebook changes it between the cells."""
-    _, X, y = digits_folder(tmp_path / "digits")
-    monkeypatch.chdir(tmp_path)
-    folder = ChunkFolder("digits")
-    monkeypatch.chdir("/")
-    assert ChicleSVM(C=0.01).fit(folder).score(X, y) > 0.9
-
-
-def test_a_chunk_file_that_is_gone_is_named_in_fit_and_in_predict(tmp_path):
-    """A clean-up came between."""
-    folder, X, y = digits_folder(tmp_path / "digits")
-    model = ChicleSVM(C=0.01).fit(X, y)
-    folder.file(2).unlink()
-    for use in (ChicleSVM().fit, model.predict):
-        with pytest.raises(DataError, match=folder.file(2).name):
-            use(folder)
 
 
 def test_a_path_is_not_taken_for_a_folder(tmp_path):

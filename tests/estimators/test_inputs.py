@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import ChicleLogisticRegression, ChicleSVM
+from estimators import ChicleSVM
 from estimators.inputs import encode_labels, training_set
 from tests.estimators import problems
 
@@ -168,35 +168,6 @@ def check_labels(labels, container):
     np.testing.assert_array_equal(model.decision_function(X) > 0, predicted == labels[1])
 
 
-def test_one_feature_is_enough():
-    """A threshold on a line."""
-    X = np.linspace(-1, 1, 40)[:, np.newaxis]
-    y = (X[:, 0] > 0.25).astype(int)
-    model = ChicleSVM(C=1000.0, max_iter=20_000).fit(X, y)
-    assert model.score(X, y) == 1.0
-    assert 0.2 < -model.intercept_[0] / model.coef_[0, 0] < 0.3
-
-
-@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
-@pytest.mark.parametrize("num_classes", [2, 3, 7])
-def test_one_sample_per_class_is_enough(estimator_class, num_classes):
-    """Corners of a simplex."""
-    X = np.eye(num_classes)
-    model = estimator_class().fit(X, np.arange(num_classes))
-    np.testing.assert_array_equal(model.predict(X), np.arange(num_classes))
-
-
-def test_rows_of_zeros_and_empty_sparse_rows_are_samples_too():
-    """Without an intercept they cannot move w, but they count in the objective."""
-    X, y = rounded_cancer()
-    X = np.vstack([X, np.zeros((5, X.shape[1]))])
-    y = np.append(y, [0, 1, 0, 1, 1])
-    for rows in (X, sparse.csr_matrix(X)):
-        model = ChicleSVM(C=0.01, tol=1e-5, fit_intercept=False, store_duals=True).fit(rows, y)
-        assert problems.recomputed_gaps(model, rows, y)[0] <= 1e-5
-        assert not model.intercept_.any()
-
-
 @pytest.mark.parametrize("scaling", [0.1, 10.0])
 def test_intercept_scaling_is_that_of_linear_svc(scaling):
     """The larger, the less the intercept is held back."""
@@ -208,18 +179,6 @@ def test_intercept_scaling_is_that_of_linear_svc(scaling):
     peer = LinearSVC(dual=False, tol=1e-10, **params).fit(X + 1.0, y)
     np.testing.assert_allclose(ours.intercept_, peer.intercept_, rtol=1e-3)
     np.testing.assert_allclose(ours.coef_, peer.coef_, atol=1e-4)
-
-
-def test_names_of_features_are_kept_and_compared():
-    """feature_names_in_, and scikit-learn's error when they are in another order."""
-    X, y = rounded_cancer()
-    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(30)])
-    model = ChicleSVM(C=0.01).fit(frame, y)
-    assert model.feature_names_in_.tolist() == list(frame.columns)
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame[frame.columns[::-1]])
-    with pytest.warns(UserWarning, match="does not have valid feature names"):
-        model.predict(X)
 
 
 @pytest.mark.parametrize(

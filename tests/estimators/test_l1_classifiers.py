@@ -9,17 +9,13 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from benchmarks.real import load_real, missing
 from benchmarks.shapes import tfidf_text
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import ChicleLogisticRegression, ChicleSearchCV, ChicleSVM
-from estimators.fit_task import parse
+from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.estimators import problems
 
 ROUNDING = 1e-11
@@ -77,13 +73,6 @@ def recomputed(model, X, y, weights=None):
         primal.append(losses + penalty)
         dual.append(max(found))
     return np.array(primal), np.array(dual)
-
-
-def rounding(model, X, y):
-    """How much of D may hang on the order of a sum: the duals are scaled until X'alpha, whose terms cancel, fits."""
-    signs = np.where(y == model.classes_[1], 1.0, -1.0)
-    alpha = 2.0 * model.C * np.maximum(1.0 - signs * model.decision_function(X), 0.0)
-    return np.finfo(np.float64).eps * np.linalg.norm(X * alpha[:, None], axis=0).max()
 
 
 def require_certified(model, X, y, weights=None, tol=1e-6):
@@ -151,23 +140,6 @@ def theirs(kind, X, y, C):
             ours.coef_, ours.intercept_, ours.classes_ = model.coef_, np.ravel(model.intercept_), model.classes_
             reached.append(float(recomputed(ours, X, y)[0][0]))
     return min(reached)
-
-
-SEVERAL = {"chunk_size": 64, "runtime": InProcess(num_tasks=2, changes=((2, 3), (4, 1)))}
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        ChicleLogisticRegression(l1_ratio=1.0),
-        ChicleLogisticRegression(l1_ratio=0.5, **SEVERAL),
-        ChicleSVM(penalty="l1", loss="squared_hinge"),
-        ChicleSVM(penalty="l1", loss="squared_hinge", **SEVERAL),
-    ]
-)
-def test_scikit_learns_checks_pass(estimator, check):
-    """On one task and on several; all of them, those of weights too."""
-    check(estimator)
 
 
 @KINDS
@@ -278,23 +250,6 @@ def test_an_intercept_that_is_not_penalised_moves_with_the_features():
 
 
 @KINDS
-def test_without_an_l1_penalty_nothing_changes(kind):
-    """The same bits as of an estimator that says nothing of it, duals and all."""
-    X, y = problems.cancer()
-    params = {"C": 0.05, "random_state": 0, "n_threads": 1, "store_duals": True}
-    plain, told = (
-        (ChicleLogisticRegression(**params), ChicleLogisticRegression(l1_ratio=0.0, **params))
-        if kind is logistic
-        else (ChicleSVM(**params), ChicleSVM(penalty="l2", **params))
-    )
-    plain.fit(X, y)
-    told.fit(X, y)
-    np.testing.assert_array_equal(told.coef_, plain.coef_)
-    np.testing.assert_array_equal(told.duals_, plain.duals_)
-    assert told.sparse_coef_.nnz == 30
-
-
-@KINDS
 def test_a_warm_start_goes_on_from_the_last_weights(kind):
     """Along a path of C, to the same objectives in fewer iterations; other features or classes begin anew."""
     X, y = problems.cancer()
@@ -321,37 +276,6 @@ def test_an_l2_fit_and_an_l1_fit_follow_each_other_with_a_warm_start():
         np.testing.assert_allclose(model.objective_, expected.objective_, rtol=2e-6)
 
 
-def test_models_become_those_of_scikit_learn_with_the_same_penalty():
-    """Their own fit would minimise the same function."""
-    X, y = problems.cancer()
-    model = logistic(C=0.1).fit(X, y)
-    exported = model.to_logistic_regression()
-    assert (exported.solver, exported.l1_ratio) == ("saga", 1.0)
-    np.testing.assert_allclose(exported.predict_proba(X), model.predict_proba(X), rtol=1e-12)
-    refitted = clone(exported).set_params(tol=1e-7, max_iter=10_000).fit(X, y)
-    np.testing.assert_allclose(refitted.coef_, model.coef_, atol=5e-3)
-    machine = svm(C=0.1).fit(X, y)
-    exported = machine.to_linear_svc()
-    assert (exported.penalty, exported.loss) == ("l1", "squared_hinge")
-    np.testing.assert_array_equal(exported.predict(X), machine.predict(X))
-    refitted = clone(exported).set_params(tol=1e-8, max_iter=10_000, random_state=0).fit(X, y)
-    np.testing.assert_allclose(refitted.coef_, machine.coef_, atol=1e-4)
-    three = logistic().fit(*load_iris(return_X_y=True))
-    assert isinstance(three.to_logistic_regression(), OneVsRestClassifier)
-    np.testing.assert_allclose(three.to_logistic_regression().predict_proba(load_iris().data).sum(axis=1), 1.0)
-
-
-@KINDS
-def test_a_search_fits_each_of_them_by_itself(kind):
-    """The same scores as of scikit-learn's search: there is no path along C with an l1 penalty."""
-    X, y = problems.cancer()
-    model, grid = kind(tol=1e-4), {"C": [0.02, 0.05]}
-    shared = ChicleSearchCV(model, grid, cv=2).fit(X, y)
-    expected = GridSearchCV(model, grid, cv=2).fit(X, y)
-    np.testing.assert_array_equal(shared.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
-    assert shared.best_estimator_.sparse_coef_.nnz < 30
-
-
 def test_the_method_is_said_for_each_shape_of_the_data():
     """In words, with what decides it."""
     X, y = problems.cancer()
@@ -365,103 +289,7 @@ def test_the_method_is_said_for_each_shape_of_the_data():
     assert "would take long" in logistic(C=1e-4, tol=1e-2).fit(large, np.tile(y, 400)).history_.method
 
 
-def test_the_command_line_of_tasks_knows_both_penalties():
-    """As the parameters have them."""
-    places = ["--train", "chunks", "--out", "model"]
-    assert parse([*places, "--penalty", "l1"])["penalty"] == "l1"
-    assert parse(["--estimator", "logistic", *places, "--l1_ratio", "0.5"])["l1_ratio"] == 0.5
-
-
 # Bad input.
-
-
-def test_the_hinge_has_no_l1_penalty():
-    """The message names the losses that have; the default loss is the hinge."""
-    X, y = problems.cancer()
-    for model in (ChicleSVM(penalty="l1"), ChicleSVM(penalty="l1", loss="hinge")):
-        with pytest.raises(
-            UsageError,
-            match=r"needs loss='squared_hinge' or 'modified_huber', got .*ChicleLogisticRegression\(l1_ratio",
-        ):
-            model.fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("kind", "params", "what"),
-    [
-        (ChicleLogisticRegression, {"l1_ratio": 1.5}, "'l1_ratio' parameter of ChicleLogisticRegression"),
-        (ChicleLogisticRegression, {"l1_ratio": -0.1}, "'l1_ratio' parameter"),
-        (ChicleLogisticRegression, {"l1_ratio": np.nan}, "'l1_ratio' parameter"),
-        (ChicleLogisticRegression, {"l1_ratio": "l1"}, "'l1_ratio' parameter"),
-        (ChicleLogisticRegression, {"penalty": "l1"}, "Invalid parameter 'penalty'"),
-        (ChicleSVM, {"penalty": "l3"}, "'penalty' parameter of ChicleSVM must be a str among"),
-        (ChicleLogisticRegression, {"l1_ratio": 1.0, "store_duals": True}, "an l1 penalty has none; leave store_duals"),
-    ],
-)
-def test_parameters_that_cannot_be_are_refused(kind, params, what):
-    """With their name."""
-    X, y = problems.cancer()
-    with pytest.raises(ValueError, match=what):
-        kind().set_params(**params).fit(X, y)
-
-
-@KINDS
-def test_one_class_is_refused(kind):
-    """Where weights leave only one, it is the answer."""
-    X, y = problems.cancer()
-    with pytest.raises(ValueError, match="class"):
-        kind().fit(X, np.zeros(len(y)))
-    assert kind().fit(X, y, sample_weight=(y == 1).astype(float)).predict(X[y == 1]).all()
-
-
-def awkward(rng, name):
-    """Data that is degenerate in a way of its own."""
-    X = rng.normal(size=(120, 6))
-    score = X[:, 0] - X[:, 1]
-    y = (score + 0.5 * rng.normal(size=120) > 0.3).astype(np.int64)
-    if name == "separable":
-        return X, (score > 0).astype(np.int64)
-    if name == "constant and equal columns":
-        return np.column_stack([X, X[:, :2], np.ones(120), np.zeros(120), np.full(120, -5.0)]), y
-    if name == "a feature of scale 1e8":
-        return X * np.array([1.0, 1.0, 1e8, 1.0, 1e-8, 1.0]), y
-    if name == "more features than rows":
-        return rng.normal(size=(30, 200)), y[:30]
-    if name == "a class of one sample":
-        return X, (np.arange(120) == 7).astype(np.int64)
-    return np.zeros((120, 6)), y
-
-
-@KINDS
-@pytest.mark.parametrize("C", [pytest.param(0.01, marks=pytest.mark.slow), 1.0, 1e4])
-@pytest.mark.parametrize("num_tasks", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "separable",
-        "constant and equal columns",
-        "a feature of scale 1e8",
-        "more features than rows",
-        "a class of one sample",
-        "zeros",
-    ],
-)
-def test_awkward_data_converges_or_says_what_it_looks_like(kind, C, num_tasks, name):
-    """Never NaN, and a gap is never wrong."""
-    X, y = awkward(np.random.default_rng(0), name)
-    model = kind(C=C, tol=1e-4, max_iter=300, runtime=InProcess(num_tasks=num_tasks))
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        model.fit(X, y)
-    primal, dual = recomputed(model, X, y)
-    assert np.isfinite(model.coef_).all()
-    np.testing.assert_allclose(model.objective_, primal, rtol=1e-9)
-    assert model.dual_objective_[0] <= primal[0] * (1 + 1e-9)
-    assert model.duality_gap_ == pytest.approx((primal[0] - dual[0]) / primal[0], abs=1e-5 + rounding(model, X, y))
-    if model.duality_gap_ > 1e-4:
-        assert "The data looks like this" in str(said[-1].message)
-    else:
-        assert not said
 
 
 @KINDS

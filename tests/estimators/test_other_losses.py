@@ -6,7 +6,6 @@ from scipy import sparse
 from scipy.special import xlogy
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.linear_model import HuberRegressor, PoissonRegressor
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic import InProcess
 from chicle_elastic.errors import DataError
@@ -129,11 +128,6 @@ def test_a_negative_count_and_other_targets_that_cannot_be_are_refused(tmp_path)
     with pytest.raises(DataError, match=r"takes targets y >= 0"):
         ChiclePoisson(runtime=InProcess(num_tasks=2)).fit(write(tmp_path / "data", X, y - 1.0))
     assert ChiclePoisson().fit(X, y - 1.0, (y > 0).astype(float)).duality_gap_ <= 1e-3, "rows of weight 0 do not count"
-    with pytest.raises(ValueError, match="The 'epsilon' parameter of ChicleHuber must be"):
-        ChicleHuber(epsilon=0.9).fit(X, y)
-    for kind in (ChicleHuber, ChiclePoisson):
-        with pytest.raises(ValueError, match=f"The 'alpha' parameter of {kind.__name__} must be"):
-            kind(alpha=0.0).fit(X, y)
 
 
 @pytest.mark.parametrize("kind", [ChicleHuber, ChiclePoisson])
@@ -166,9 +160,3 @@ def test_counts_of_0_alone_have_a_mean_of_0():
     model = ChiclePoisson(max_iter=60).fit(X, np.zeros(50))
     assert np.isfinite(model.intercept_)
     assert model.predict(X).max() < 1e-3
-
-
-@parametrize_with_checks([ChicleHuber(), ChiclePoisson()])
-def test_scikit_learns_checks_pass(estimator, check):
-    """All of them."""
-    check(estimator)

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
 from chicle_elastic.errors import DataError
@@ -56,12 +53,6 @@ def recomputed_gap(model, X, y, weights=None):
     dual = a @ y - conjugates - (X.T @ a) @ (X.T @ a) / (4.0 * model.alpha)
     P = objective(model, X, y, weights)
     return (P - dual) / P
-
-
-@parametrize_with_checks([ChicleRidge()])
-def test_scikit_learns_checks_pass(estimator, check):
-    """All of them, those of weights too: one Newton step finds more digits than they ask for."""
-    check(estimator)
 
 
 @pytest.mark.parametrize(
@@ -180,14 +171,6 @@ def test_next_to_no_penalty_is_certified(num_tasks):
     assert -1e-9 <= model.duality_gap_ <= 1e-6
 
 
-@pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_squares_beyond_all_numbers_end_in_an_error():
-    """The fit says which column it is."""
-    X, y = diabetes()
-    with pytest.raises(DataError, match=r"column \d of X reaches .*e\+199"):
-        ChicleRidge(max_iter=5).fit(X * 1e200, y)
-
-
 def test_a_first_iteration_alone_leaves_the_mean():
     """max_iter=1 has only looked at the data."""
     X, y = diabetes()
@@ -196,15 +179,6 @@ def test_a_first_iteration_alone_leaves_the_mean():
     assert not model.coef_.any()
     assert model.intercept_ == pytest.approx(y.mean())
     assert model.duality_gap_ == pytest.approx(min(recomputed_gap(model, X, y), 1.0), rel=1e-9)
-
-
-def test_a_grid_search_finds_what_that_of_ridge_finds():
-    """A clone has the parameters, and a score is R^2."""
-    X, y = diabetes()
-    grid = {"alpha": [1e-3, 1e-2, 1e-1, 1.0]}
-    ours, theirs = (GridSearchCV(clone(model), grid, cv=3).fit(X, y) for model in (ChicleRidge(), Ridge()))
-    assert ours.best_params_ == theirs.best_params_
-    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-6)
 
 
 def write(path, X, y, *, weights=None):
@@ -217,60 +191,15 @@ def write(path, X, y, *, weights=None):
         return writer.finish()
 
 
-@pytest.mark.parametrize(
-    ("params", "what"),
-    [
-        ({"alpha": 0.0}, "'alpha' parameter of ChicleRidge must be a float in the range \\(0.0, inf"),
-        ({"alpha": -1.0}, "'alpha' parameter"),
-        ({"tol": -1.0}, "'tol' parameter"),
-        ({"max_iter": 0}, "'max_iter' parameter"),
-        ({"n_workers": 2, "runtime": InProcess(num_tasks=1)}, "leave one of them out"),
-    ],
-)
-def test_parameters_that_cannot_be_are_refused(params, what):
-    """With their name."""
-    X, y = diabetes()
-    with pytest.raises(ValueError, match=what):
-        ChicleRidge().set_params(**params).fit(X, y)
-    with pytest.raises(ValueError, match="Invalid parameter 'C'"):
-        ChicleRidge().set_params(C=1.0)
-
-
 def test_data_that_cannot_be_is_refused():
-    """NaN with its place, targets that are no numbers, and weights that leave nothing."""
+    """Targets that are no numbers, and weights that leave nothing."""
     X, y = diabetes()
-    bad = X.copy()
-    bad[7, 3] = np.nan
-    with pytest.raises(DataError, match="NaN in column 3, row 7"):
-        ChicleRidge().fit(bad, y)
     with pytest.raises(ValueError, match="y holds text, as 'a' in row 0"):
         ChicleRidge().fit(X, np.array(["a"] * len(y), dtype=object))
     with pytest.raises(ValueError, match="Input y contains infinity"):
         ChicleRidge().fit(X, np.where(np.arange(len(y)) == 2, np.inf, y))
     with pytest.raises(ValueError, match=r"non-zero number|all weights are 0"):
         ChicleRidge().fit(X, y, np.zeros(len(y)))
-
-
-def test_a_large_value_that_is_not_finite_is_found_in_the_first_pass(monkeypatch):
-    """Of large data only the solver looks at every value."""
-    from estimators import checks
-
-    X, y = diabetes()
-    X = X.copy()
-    X[11, 2] = np.inf
-    monkeypatch.setattr(checks, "MAX_VALUES_CHECKED_FIRST", 0)
-    with pytest.raises(DataError, match="infinity in column 2, row 11"):
-        ChicleRidge().fit(X, y)
-
-
-def test_constant_targets_and_constant_columns_are_no_trouble():
-    """Nothing to explain, and a column that cannot explain anything."""
-    X, y = diabetes()
-    X = np.column_stack([X, np.full(len(X), 3.0)])
-    model = ChicleRidge().fit(X, y)
-    assert model.coef_[-1] == pytest.approx(0.0, abs=1e-8)
-    flat = ChicleRidge().fit(X, np.full(len(X), 2.5))
-    np.testing.assert_allclose(flat.predict(X), 2.5)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])

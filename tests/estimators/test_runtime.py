@@ -11,7 +11,6 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from chicle_elastic.errors import UsageError
 from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear import local, solver
@@ -267,9 +266,3 @@ def test_a_grid_search_varies_the_share_that_is_shuffled():
     assert {sum(account.iterations.values()) for account in first.ledger_} == {first.n_iter_}
     assert any(len(account.iterations) > 1 for account in first.ledger_)
     assert len({tuple(record.num_chunks.values()) for record in first.history_}) == 1
-
-
-def test_a_bad_share_is_refused_by_the_grid():
-    """With the value, before a fit."""
-    with pytest.raises(UsageError, match=r"share=2\.0"):
-        make("hinge", policy=Shuffle()).set_params(policy__share=2.0)

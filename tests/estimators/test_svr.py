@@ -8,7 +8,6 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 from sklearn.svm import LinearSVR
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleSVR
@@ -16,12 +15,6 @@ from tests.estimators.test_ridge import diabetes, digits, wide
 
 LOSSES = ("epsilon_insensitive", "squared_epsilon_insensitive")
 ROUNDING = 1e-12
-
-
-@parametrize_with_checks([ChicleSVR()])
-def test_scikit_learns_checks_pass(estimator, check):
-    """All of them, those of weights too."""
-    check(estimator)
 
 
 def objective(model, params, X, y, weights=None):
@@ -92,27 +85,3 @@ def test_a_fit_that_is_cut_short_warns():
     with pytest.warns(ConvergenceWarning, match=r"after max_iter=3 iterations .* lower C"):
         model = ChicleSVR(C=10.0, max_iter=3).fit(X, y)
     assert model.duality_gap_ > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("params", "what"),
-    [
-        ({"C": 0.0}, "'C' parameter of ChicleSVR"),
-        ({"epsilon": -1.0}, "'epsilon' parameter"),
-        ({"loss": "hinge"}, "'loss' parameter"),
-        ({"intercept_scaling": 0.0}, "'intercept_scaling' parameter"),
-    ],
-)
-def test_parameters_that_cannot_be_are_refused(params, what):
-    """With their name."""
-    X, y = diabetes()
-    with pytest.raises(ValueError, match=what):
-        ChicleSVR().set_params(**params).fit(X, y)
-
-
-def test_targets_of_zero_are_no_trouble():
-    """There is nothing to learn, and the objective is 0."""
-    X, y = diabetes()
-    model = ChicleSVR(epsilon=0.1).fit(X, np.zeros(len(y)))
-    assert not model.coef_.any()
-    assert model.objective_ == 0.0

@@ -131,9 +131,10 @@ def test_a_search_over_several_targets_is_that_of_scikit_learn():
 
 
 @pytest.mark.parametrize("is_wide", [False, True])
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("has_weights", [False, True])
-@pytest.mark.parametrize("num_targets", [0, 3])
+@pytest.mark.parametrize(
+    ("form", "has_weights", "num_targets"),  # each two of them once in each way
+    [(np.asarray, False, 0), (np.asarray, True, 3), (sparse.csr_matrix, False, 3), (sparse.csr_matrix, True, 0)],
+)
 @pytest.mark.parametrize(
     ("params", "spectrum"),
     [

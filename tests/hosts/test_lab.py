@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.host import Host, Names
+from tests.hosts.host import Host
 from tests.hosts.lab import Lab
 from tests.timeouts import timeout_s
 
@@ -70,21 +70,6 @@ def test_hosts_have_names_addresses_memory_and_processes_of_their_own(lab: Lab) 
     assert hears(a, b)
     assert hears(b, a, number=1)
     assert not Path("/dev/shm/mine").exists()
-
-
-@pytest.mark.parametrize(("names", "own"), [(Names.DEBIAN, "127.0.1.1"), (Names.NONE, None)])
-def test_hosts_find_their_own_name_where_the_file_says_or_not_at_all(
-    tmp_path: Path, names: Names, own: str | None
-) -> None:
-    """As Debian's installer writes it; or without names and without a name server."""
-    with Lab(tmp_path / "hosts", names=names, families=(4,)) as lab:
-        (host,) = lab.boot("a")
-        answer = "import socket; print(socket.gethostbyname(socket.gethostname()))"
-        if own is None:
-            with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
-                host.run(sys.executable, "-S", "-c", answer)
-        else:
-            assert host.run(sys.executable, "-S", "-c", answer).strip() == own
 
 
 def test_a_cut_is_silent_and_a_half_open_one_has_a_direction(lab: Lab) -> None:
@@ -149,38 +134,6 @@ def test_a_host_that_is_powered_off_sends_no_farewell(lab: Lab) -> None:
             with pytest.raises(TimeoutError):
                 client.recv(1)
     assert process.poll() is not None
-
-
-@pytest.mark.parametrize("handles", [True, False])
-def test_process_1_of_a_container_needs_a_handler_to_end_by_sigterm(lab: Lab, tmp_path: Path, *, handles: bool) -> None:
-    """As in a real container: the kernel drops what process 1 does not handle."""
-    (host,) = lab.boot("a")
-    handler = "trap 'exit 7' TERM; " if handles else ""
-    process = host.start(
-        ["sh", "-c", f"{handler}echo $$; while :; do sleep 0.05; done"], tmp_path / "out", environ={}, is_container=True
-    )
-    end_s = time.monotonic() + timeout_s(10)
-    while not process.text() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    assert process.text() == "1\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(5 if handles else 0.5) == (7 if handles else None)
-
-
-def test_a_host_whose_processes_are_killed_stays(lab: Lab, tmp_path: Path) -> None:
-    """Forked processes and programs end, and are not in the way of the host's own end."""
-    (host,) = lab.boot("a")
-    forked = host.fork(time.sleep, 600.0, output=tmp_path / "forked.out")
-    program = host.start(["sleep", "600"], tmp_path / "program.out", environ={})
-    end_s = time.monotonic() + timeout_s(10)
-    while len(host.processes()) < 2 and time.monotonic() < end_s:
-        time.sleep(0.01)
-    assert len(host.processes()) == 2
-    host.kill_processes()
-    assert forked.wait(10) == -signal.SIGKILL
-    assert program.wait(10) == -signal.SIGKILL
-    assert list(host.leftovers()) == []
-    assert host.is_on
 
 
 def test_nothing_is_left_of_a_lab_whose_process_is_killed(tmp_path: Path) -> None:

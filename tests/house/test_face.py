@@ -36,32 +36,25 @@ def deeper_imports(source: str) -> Iterator[str]:
             yield imported.module
 
 
-@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_pages_and_examples_import_from_the_public_face(path: Path) -> None:
+def test_pages_and_examples_import_from_the_public_face() -> None:
     """What a reader copies names no module inside, neither in Python nor behind `python -m`."""
-    sources = code_blocks(path) if path.suffix == ".md" else [path.read_text(encoding="utf-8")]
-    assert [name for source in sources for name in deeper_imports(source)] == []
-    programs = re.findall(r"python -m (chicle_elastic[\w.]*)", path.read_text(encoding="utf-8"))
-    assert set(programs) <= COMMANDS
+    for path in (*PAGES, *EXAMPLES):
+        text = path.read_text(encoding="utf-8")
+        sources = code_blocks(path) if path.suffix == ".md" else [text]
+        assert [name for source in sources for name in deeper_imports(source)] == [], path
+        assert set(re.findall(r"python -m (chicle_elastic[\w.]*)", text)) <= COMMANDS, path
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_a_deeper_import_is_found() -> None:
+    """It is found in each of the ways to write it, and no other import is."""
+    for source in (
         "from chicle_elastic.runtime.in_process import InProcess",
         "import chicle_elastic.solvers.base",
         "from chicle_elastic import solvers",
         "def f():\n    from estimators.svm import ChicleSVM",
         "import importlib\nimportlib.import_module('chicle_elastic.launch')",
-    ],
-)
-def test_a_deeper_import_is_found(source: str) -> None:
-    """In each of the ways to write it."""
-    assert list(deeper_imports(source))
-
-
-def test_the_public_face_is_enough() -> None:
-    """The same, written as it should be."""
+    ):
+        assert list(deeper_imports(source)), source
     source = "import numpy\nimport chicle_elastic\nfrom chicle_elastic import Job\nfrom estimators import ChicleSVM"
     assert list(deeper_imports(source)) == []
 
@@ -87,7 +80,7 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are() -> None:
     assert not hasattr(chicle_elastic, "Trainr")
 
 
-@pytest.mark.parametrize("statement", ["from chicle_elastic import Job, Trainer, Rebalance, ArraySource, ChicleError"])
-def test_a_public_name_loads_no_more_than_it_needs(statement: str) -> None:
+def test_a_public_name_loads_no_more_than_it_needs() -> None:
     """The pair, the data and the policies do without torch and without compiled kernels."""
+    statement = "from chicle_elastic import Job, Trainer, Rebalance, ArraySource, ChicleError"
     assert not {"torch", "numba", "matplotlib", "torchx"} & set(import_afresh(statement)["loaded"])

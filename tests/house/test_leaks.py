@@ -1,11 +1,15 @@
 """The watch over leaks sees what it has to see: each kind of leak is made for real, named, and taken away again."""
 
+import contextlib
 import mmap
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -17,92 +21,85 @@ from tests.timeouts import timeout_s
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the watch reads /proc")
 
 SLEEPER = [sys.executable, "-c", "input()"]
+ORPHANING = """
+import os, subprocess, sys
+orphan = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+print(orphan.pid, flush=True)
+os._exit(0)
+"""
 
 
-def test_nothing_new_is_no_leak() -> None:
-    """Two looks at the same state differ in nothing."""
-    assert Snapshot.take().leaks_since(Snapshot.take()) == []
+@contextlib.contextmanager
+def child() -> Iterator[str]:
+    """Run a child; yield what the watch says of it."""
+    with subprocess.Popen(SLEEPER, stdin=subprocess.PIPE) as process:
+        yield f"process {process.pid} is still running"
 
 
-def test_a_running_child_is_named_until_it_ends() -> None:
-    """A child is a leak with its id while it runs, and none as soon as it has ended."""
-    before = Snapshot.take()
-    with subprocess.Popen(SLEEPER, stdin=subprocess.PIPE) as child:
-        assert any(
-            line.startswith(f"process {child.pid} is still running") for line in Snapshot.take().leaks_since(before)
-        )
-    assert Snapshot.take().leaks_since(before) == []
-
-
-def test_an_orphan_of_a_child_is_seen() -> None:
-    """A process whose parent has ended lands here and is a leak, though this process never started it."""
-    code = (
-        "import subprocess, sys\n"
-        "orphan = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
-        "print(orphan.pid, flush=True)\n"
-        "sys.stdout.close()\n"
-        "import os; os._exit(0)\n"
-    )
-    before = Snapshot.take()
+@contextlib.contextmanager
+def orphan() -> Iterator[str]:
+    """Run a child of a child that has ended, which this process never started."""
     # Not `capture_output`: the orphan holds the pipe, and reading to its end would never return.
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([sys.executable, "-c", ORPHANING], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        orphan = int(parent.stdout.readline())
+        pid = int(parent.stdout.readline())
         parent.wait(timeout_s(30))
-        try:
-            leaks = Snapshot.take().leaks_since(before)
-        finally:
-            os.kill(orphan, signal.SIGKILL)
-            os.waitpid(orphan, 0)
-    assert any(line.startswith(f"process {orphan} is still running") for line in leaks)
+    try:
+        yield f"process {pid} is still running"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
-def test_a_thread_is_named_unless_it_belongs_to_a_pool_of_ours() -> None:
-    """A non-daemon thread is a leak; one called chicle-... is meant to stay."""
-    before = Snapshot.take()
+@contextlib.contextmanager
+def thread() -> Iterator[str]:
+    """Run a thread, beside one of a pool of ours, which is meant to stay."""
     release = threading.Event()
     threads = [threading.Thread(target=release.wait, name=name) for name in ("forgotten", "chicle-pool-0")]
-    for thread in threads:
-        thread.start()
+    for each in threads:
+        each.start()
     try:
-        assert Snapshot.take().leaks_since(before) == ["thread 'forgotten' is still running"]
+        yield "thread 'forgotten' is still running"
     finally:
         release.set()
-        for thread in threads:
-            thread.join()
+        for each in threads:
+            each.join()
 
 
-def test_a_segment_in_dev_shm_is_named() -> None:
-    """A shared-memory segment that was not unlinked is a leak, under its name."""
-    before = Snapshot.take()
-    segment = shared_memory.SharedMemory(create=True, size=64)
-    segment.close()
-    try:
-        assert f"shared memory is left: /dev/shm/{segment.name}" in Snapshot.take().leaks_since(before)
-    finally:
-        segment.unlink()
+@contextlib.contextmanager
+def segment() -> Iterator[str]:
+    """Leave a segment in /dev/shm."""
+    shared = shared_memory.SharedMemory(create=True, size=64)
+    shared.close()
+    yield f"shared memory is left: /dev/shm/{shared.name}"
+    shared.unlink()
 
 
-def test_a_mapped_memory_file_is_named_even_when_its_descriptor_is_closed() -> None:
-    """An arena that is still mapped holds memory, whether or not its descriptor is open."""
-    before = Snapshot.take()
+@contextlib.contextmanager
+def mapped_memory() -> Iterator[str]:
+    """Keep an arena mapped whose descriptor is closed."""
     fd = os.memfd_create("forgotten-arena")
     os.ftruncate(fd, mmap.PAGESIZE)
-    mapped = mmap.mmap(fd, mmap.PAGESIZE)
-    os.close(fd)
-    try:
-        assert any("/memfd:forgotten-arena" in line for line in Snapshot.take().leaks_since(before))
-    finally:
-        mapped.close()
-    assert Snapshot.take().leaks_since(before) == []
+    with mmap.mmap(fd, mmap.PAGESIZE):
+        os.close(fd)
+        yield "/memfd:forgotten-arena"
 
 
-def test_an_open_file_is_named(tmp_path: Path) -> None:
-    """A descriptor that was not there before is a leak, with the file that it leads to."""
-    path = tmp_path / "forgotten.txt"
+@contextlib.contextmanager
+def open_file() -> Iterator[str]:
+    """Keep a file open."""
+    with tempfile.NamedTemporaryFile() as file:
+        yield f"descriptor {file.fileno()} is still open: {file.name}"
+
+
+@pytest.mark.parametrize("plant", [child, orphan, thread, segment, mapped_memory, open_file])
+def test_each_kind_of_leak_is_named_until_it_ends(plant: Callable[[], AbstractContextManager[str]]) -> None:
+    """One line names it while it is there, and none does before or afterwards."""
     before = Snapshot.take()
-    with path.open("w") as file:
-        assert Snapshot.take().leaks_since(before) == [f"descriptor {file.fileno()} is still open: {path}"]
+    assert Snapshot.take().leaks_since(before) == []
+    with plant() as words:
+        assert any(words in line for line in Snapshot.take().leaks_since(before))
+    assert Snapshot.take().leaks_since(before) == []
 
 
 LEAKING_TESTS = """

@@ -1,15 +1,13 @@
 """Pages name files, modules and make targets that exist, so that a move in the code shows where a page has to follow.
 
-Checked is what stands in backticks and looks like a path (`folder/file.py`, `folder/`), every `python -m MODULE` of
-this repository, and every `make TARGET`. Pages of `docs/benchmarks/` are dated, and say what was true then; so does
+Checked are links, paths in backticks (`folder/file.py`, `folder/`), every `python -m MODULE`
+of this repository, and every `make TARGET`. Pages of `docs/benchmarks/` are dated, and say what was true then; so does
 the changelog. The other way round, sections that code cites ("docs/design 2.6", "docs/style 11") exist, and names of
 the glossary are those of the code.
 """
 
 import re
 from pathlib import Path
-
-import pytest
 
 from tests.house.floors import PRODUCT
 from tests.house.sources import ROOT, python_files
@@ -21,6 +19,7 @@ PAGES = [
     *sorted(page for page in ROOT.glob("*.md") if page.name != "CHANGELOG.md"),
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if DATED not in page.parents),
 ]
+DATED_PAGES = [ROOT / "CHANGELOG.md", *sorted(DATED.rglob("*.md"))]
 WORKFLOWS = [*sorted((ROOT / ".github").rglob("*.yml")), *sorted((ROOT / ".github").rglob("*.md"))]
 
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -28,6 +27,8 @@ CODE = re.compile(r"`([^`\n]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PATH = re.compile(r"(?:[\w.-]+/)+(?:[\w-]+\.(?:py|md|toml|txt|yml|cff))?")
 MODULE = re.compile(r"python -m ([\w.]+)")
+LINK = re.compile(r"\]\(([^)#\s]+)")
+SECTION = re.compile(r"\]\(([^)#\s:]*)#([^)\s]+)\)")
 CITATION = re.compile(r"docs/(design|style) (\d+)(?:\.(\d+))?\b")
 TARGET = re.compile(r"\bmake ((?:[a-z][a-z-]* ?)+)")
 
@@ -55,13 +56,29 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() or path.is_dir()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_paths_and_modules_that_a_page_names_exist(page: Path) -> None:
-    """A path may begin at the repository, in `chicle_elastic/` or in `tests/`."""
+def faults_of(page: Path) -> set[str]:
+    """Paths, modules, links and sections that a page names and that are not there."""
     text = page.read_text(encoding="utf-8")
-    paths = {path for path in paths_of(text) if not any((folder / path).exists() for folder in FOLDERS)}
-    modules = {name for name in modules_of(text) if not is_module(name)}
-    assert not paths | modules
+    faults = {path for path in paths_of(text) if not any((folder / path).exists() for folder in FOLDERS)}
+    faults |= {name for name in modules_of(text) if not is_module(name)}
+    for target, anchor in SECTION.findall(text):
+        headings = HEADING.findall((page.parent / target if target else page).read_text(encoding="utf-8"))
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        faults |= {f"{target}#{anchor}"} - {f"{target}#{name}" for name in anchors}
+    return faults | dead_links(page, text)
+
+
+def dead_links(page: Path, text: str) -> set[str]:
+    """Relative links of a page or notebook that lead to no file of this repository."""
+    return {link for link in LINK.findall(text) if "://" not in link and not (page.parent / link).exists()}
+
+
+def test_what_pages_name_is_there() -> None:
+    """A path may begin at the repository, in `chicle_elastic/` or in `tests/`; dated pages have links only."""
+    faults = {page: faults_of(page) for page in PAGES}
+    faults |= {page: dead_links(page, page.read_text(encoding="utf-8")) for page in DATED_PAGES}
+    assert {page.relative_to(ROOT).as_posix(): found for page, found in faults.items() if found} == {}
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 80  # more belongs into docs/
 
 
 def test_pages_and_workflows_make_targets_that_the_makefile_has() -> None:
@@ -98,15 +115,6 @@ def test_names_in_the_glossary_are_in_the_code() -> None:
     defined |= set(re.findall(r"(?:self|estimator)\.(\w+_)(?:: [^=\n]+)?(?:,.*)? =", estimators))
     assert names - defined == set()
     assert len(names) > 30
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_sections_that_pages_link_to_exist(page: Path) -> None:
-    """`page.md#a-section` is a heading of that page, spelled as GitHub does."""
-    for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        headings = HEADING.findall((page.parent / target if target else page).read_text(encoding="utf-8"))
-        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert anchor in anchors, f"{target or page.name} has no section {anchor}"
 
 
 def test_what_looks_like_a_path_is_found() -> None:

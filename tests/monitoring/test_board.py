@@ -12,10 +12,10 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from chicle_elastic.monitoring import board_pages, pictures
 from chicle_elastic.monitoring.board_texts import PAGE_LINES, Journal
-from chicle_elastic.monitoring.board_values import LAYOUT, layout_of, plain_parameters
+from chicle_elastic.monitoring.board_values import LAYOUT, plain_parameters
 from chicle_elastic.monitoring.chunk_map import SLOW, draw_map
 from chicle_elastic.monitoring.cluster_board import options_of
-from chicle_elastic.monitoring.node_curves import MAX_CURVES, NodeCurves
+from chicle_elastic.monitoring.node_curves import MAX_CURVES
 from chicle_elastic.monitoring.pictures import PictureBook, draw_in_child, draw_pictures
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable, Transition
 from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
@@ -83,15 +83,6 @@ def test_a_curve_ends_when_its_node_leaves(tmp_path: Path) -> None:
     ]
 
 
-def test_of_many_nodes_there_is_a_band_in_place_of_curves(tmp_path: Path) -> None:
-    """Fastest, median and slowest; the number of tags does not grow with the nodes."""
-    board = written(tmp_path, [make_record(1, names(64)), make_record(2, names(64))])
-    tags = board.Tags()["scalars"]
-    assert not [tag for tag in tags if tag.startswith(("chunks/", "seconds/"))]
-    band = [board.Scalars(f"nodes/seconds_{name}")[0].value for name in ("min", "median", "max")]
-    assert band == [0.5, 0.5, 1.0]
-
-
 def test_curves_end_where_nodes_become_too_many(tmp_path: Path) -> None:
     """And are there again when they are few."""
     counts = [MAX_CURVES, MAX_CURVES + 1, MAX_CURVES]
@@ -105,11 +96,6 @@ def test_gaps_have_an_exponent(tmp_path: Path) -> None:
     records = [make_record(number, ["n0"], figures={"duality_gap": gap}) for number, gap in enumerate((1e-3, 0.0), 1)]
     events = written(tmp_path, records).Scalars("log10/duality_gap")
     assert [(event.step, round(event.value, 5)) for event in events] == [(1, -3.0)]
-
-
-def test_one_node_has_no_band() -> None:
-    """Its curve says it all."""
-    assert NodeCurves().scalars(1, {"n0": 3}, {"n0": 0.5}) == {"chunks/n0": 3, "seconds/n0": 0.5}
 
 
 def test_samples_are_an_axis_of_their_own(tmp_path: Path) -> None:
@@ -354,11 +340,6 @@ def test_without_matplotlib_everything_but_the_pictures_is_there(
     board = written(tmp_path, [make_record(1, ["n0"])])
     assert board.Tags()["images"] == []
     assert "model/objective" in board.Tags()["scalars"]
-
-
-def test_layout_of_nothing_is_empty() -> None:
-    """An empty chart tells nothing."""
-    assert layout_of(()) == {}
 
 
 def test_the_map_names_the_nodes_that_were_slow() -> None:

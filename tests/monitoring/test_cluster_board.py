@@ -106,15 +106,6 @@ def test_a_change_of_the_membership_is_shown_with_its_phases_and_its_reason(tmp_
     assert texts == [(7, "- n1 joins: round 2 of n0, n1, stalled for 6 ms"), (8, "- why")]
 
 
-def test_no_text_is_hidden_by_another_one_of_its_iteration(tmp_path: Path) -> None:
-    """Of two changes between two iterations, and of a line that no iteration came after."""
-    log: dict[str, Any] = {"kind": "log", "text": "the job ends", "time": STARTED_UNIX_S + 9.0}
-    lines = (joined_round(1, "n0"), iteration(7, {"n0": 4}), transition(round=2), transition(round=3))
-    write_all(tmp_path, "n0", *lines, log)
-    joins = ["- n1 joins: round 2 of n0, n1, stalled for 6 ms", "- n1 joins: round 3 of n0, n1, stalled for 6 ms"]
-    assert texts_shown(read_back(tmp_path)) == {7: "\n".join([*joins, "- the job ends"])}
-
-
 def test_who_goes_on_as_the_writer_does_not_hide_what_the_last_one_wrote(tmp_path: Path) -> None:
     """In another file of the same run, at the same iteration."""
     before = (joined_round(1, "n0", "n1"), iteration(7, {"n0": 4}), transition(round=2))
@@ -132,15 +123,6 @@ def test_the_first_round_has_no_stall(tmp_path: Path) -> None:
     board = read_back(tmp_path)
     assert "transition/stall_ms" not in board.Tags()["scalars"]
     assert board.Tensors("events")[0].tensor_proto.string_val[0] == b"- the job began with n0, n1"
-
-
-def test_only_the_first_member_writes(tmp_path: Path) -> None:
-    """All agents see the same; a curve that two of them draw would be drawn twice."""
-    lines = (joined_round(1, "n0", "n1"), iteration(1, {"n0": 2, "n1": 2}))
-    write_all(tmp_path, "n1", *lines)
-    assert not list(tmp_path.rglob("*tfevents*"))
-    write_all(tmp_path, "n0", *lines)
-    assert len(list(tmp_path.rglob("*tfevents*"))) == 1
 
 
 def test_the_next_member_goes_on_when_the_first_one_is_gone(tmp_path: Path) -> None:

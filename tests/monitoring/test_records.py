@@ -1,8 +1,5 @@
 """Records and histories: columns, tables, and what survives a pickle."""
 
-import pickle
-
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -32,37 +29,6 @@ def make_history(num_iterations: int = 4) -> History:
             )
         )
     return history
-
-
-def test_a_history_is_a_sequence_of_records():
-    """Length, indices from both ends, slices, iteration."""
-    history = make_history()
-    assert len(history) == 4
-    assert [record.iteration for record in history] == [1, 2, 3, 4]
-    assert history[-1].figures["duality_gap"] == 0.125
-    assert isinstance(history[1:3], History)
-    assert list(history[1:3]) == [history[1], history[2]]
-
-
-def test_counts_are_integers_and_figures_are_floats_with_nan_where_missing():
-    """An iteration without a certificate has no gap, not a gap of 0."""
-    history = make_history()
-    assert history.column("samples").dtype == np.int64
-    np.testing.assert_array_equal(history.column("time_s"), [0.25, 0.5, 0.75, 1.0])
-    np.testing.assert_array_equal(history.column("duality_gap"), [np.nan, 0.25, np.nan, 0.125])
-
-
-def test_a_task_that_did_not_take_part_holds_no_chunks():
-    """So that columns of tasks add up to all chunks in every iteration."""
-    history = make_history()
-    np.testing.assert_array_equal(history.column("num_chunks.n1"), [0, 0, 3, 3])
-    assert sum(history.column(f"num_chunks.{task}") for task in history.tasks).tolist() == [8, 8, 8, 8]
-
-
-def test_an_unknown_column_is_an_error_that_lists_the_columns():
-    """The usual mistake is a misspelt figure."""
-    with pytest.raises(UsageError, match=r"no column 'gap'; it has iteration, .*duality_gap, num_chunks.n0"):
-        make_history().column("gap")
 
 
 def test_a_history_becomes_a_data_frame():
@@ -112,12 +78,6 @@ def test_the_notebook_table_shows_a_short_history_whole(num_iterations):
     table = make_history(num_iterations)._repr_html_()
     assert table.count("<tr>") == 1 + num_iterations
     assert "more iterations" not in table
-
-
-def test_a_history_survives_a_pickle():
-    """Fitted estimators are pickled with it."""
-    history = make_history()
-    assert pickle.loads(pickle.dumps(history)) == history
 
 
 def test_a_record_does_not_change_when_its_maker_goes_on():

@@ -57,22 +57,6 @@ def test_lanes_are_as_high_as_their_tasks_have_chunks():
         np.testing.assert_array_equal(steps.edges, np.arange(0.5, 41))
 
 
-def test_the_numbers_of_chunks_are_written_where_they_change():
-    """16, then 8 and 8."""
-    lanes = swimlane.draw(make_history()).axes[0]
-    mark_of_the_join = "1"
-    assert [text.get_text() for text in lanes.texts] == ["16", "8", "8", mark_of_the_join]
-
-
-def test_the_gap_is_drawn_on_a_log_axis_at_the_iterations_that_know_it():
-    """Iterations without a certificate leave no point."""
-    below = swimlane.draw(make_history()).axes[1]
-    assert below.get_yscale() == "log"
-    assert below.get_ylabel() == "duality gap"
-    np.testing.assert_array_equal(below.lines[0].get_xdata(), np.arange(3, 41, 3))
-    np.testing.assert_allclose(below.lines[0].get_ydata(), 2.0 ** -np.arange(3, 41, 3))
-
-
 def test_what_is_certified_is_ringed_on_the_line_of_the_estimates():
     """The estimate is known in every iteration, the truth in some of them."""
     records = [
@@ -154,13 +138,6 @@ def test_a_picture_of_more_tasks_is_higher():
         record = IterationRecord(iteration=1, epochs=1, time_s=1, num_tasks=1, samples=1, num_chunks=num_chunks)
         heights_in.append(swimlane.draw(History([record])).get_figheight())
     assert heights_in[1] - heights_in[0] == pytest.approx(8 * swimlane.LANE_IN)
-
-
-def test_a_picture_can_be_saved(tmp_path):
-    """As PNG, with a title, without a window or a display."""
-    path = tmp_path / "chunks.png"
-    swimlane.draw(make_history(), title="Chunks move").savefig(path)
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_survives_a_pickle_and_still_shows_itself():

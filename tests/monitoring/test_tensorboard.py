@@ -52,26 +52,12 @@ def write_all(logdir, records) -> EventAccumulator:
     return read_back(logdir)
 
 
-def test_figures_come_back_by_iteration(tmp_path):
-    """Step and value of each scalar, in a folder that did not exist."""
-    board = write_all(tmp_path / "runs" / "first", [make_record(i, {"n0": 4}) for i in (1, 2, 4)])
-    assert [(event.step, event.value) for event in board.Scalars("model/objective")] == [(1, 1.0), (2, 0.5), (4, 0.25)]
-    assert [event.value for event in board.Scalars("job/epochs")] == [2.0, 4.0, 8.0]
-    assert [event.value for event in board.Scalars("job/samples")] == [1000.0] * 3
-
-
 def test_what_policies_have_set_is_shown_apart(tmp_path):
     """Beside the figures of the model, from the iteration on in which it held."""
     records = [make_record(1, {}), make_record(2, {}, figures={"loss": 1.0, "parameters.learning_rate": 0.5})]
     board = write_all(tmp_path, records)
     assert [(event.step, event.value) for event in board.Scalars("parameters/learning_rate")] == [(2, 0.5)]
     assert [(event.step, event.value) for event in board.Scalars("model/loss")] == [(2, 1.0)]
-
-
-def test_the_time_of_an_iteration_is_what_passed_since_the_one_before(tmp_path):
-    """Half a second each, and one second where a record is missing."""
-    board = write_all(tmp_path, [make_record(i, {"n0": 4}) for i in (1, 2, 4)])
-    assert [event.value for event in board.Scalars("job/iteration_s")] == [0.5, 0.5, 1.0]
 
 
 def test_a_change_of_the_membership_has_its_phases(tmp_path):
@@ -106,17 +92,10 @@ def test_a_change_of_the_membership_has_its_phases(tmp_path):
     assert texts_shown(board) == {7: "- n1 is lost: round 2 of n0\n- n1 is lost: all samples are back after 250 ms"}
 
 
-def test_wall_time_follows_the_records_and_not_the_writing(tmp_path):
-    """A history that is written afterwards shows when things happened."""
-    board = write_all(tmp_path, [make_record(i, {"n0": 4}) for i in (1, 3)])
-    assert [event.wall_time for event in board.Scalars("model/objective")] == [
-        STARTED_UNIX_S + 0.5,
-        STARTED_UNIX_S + 1.5,
-    ]
-
-
 def test_a_task_that_left_shows_zero_chunks(tmp_path):
-    """Otherwise its curve would stop at what it held."""
+    """Otherwise its curve would stop at what it held; closing again is fine."""
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.close()
     board = write_all(
         tmp_path, [make_record(1, {"n0": 4}), make_record(2, {"n0": 2, "n1": 2}), make_record(3, {"n1": 4})]
     )
@@ -151,21 +130,6 @@ def test_no_text_is_hidden_by_another_one_of_its_step(tmp_path):
         3: "- sixth",
     }
     assert [event.step for event in board.Scalars("a")] == [1, 1, 2, 1]
-
-
-def test_a_figure_that_is_not_known_in_every_iteration_has_gaps(tmp_path):
-    """A duality gap is only there after a certificate."""
-    board = write_all(
-        tmp_path, [make_record(1, {}), make_record(2, {}, figures={"duality_gap": 0.5}), make_record(3, {})]
-    )
-    assert [event.step for event in board.Scalars("model/duality_gap")] == [2]
-
-
-def test_closing_twice_is_fine(tmp_path):
-    """`finally: writer.close()` after a `with`."""
-    writer = TensorBoardWriter(tmp_path)
-    writer.close()
-    writer.close()
 
 
 def test_a_folder_that_cannot_be_made_names_the_argument(tmp_path):

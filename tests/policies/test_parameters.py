@@ -8,6 +8,10 @@ from sklearn.base import BaseEstimator, clone
 from chicle_elastic.errors import UsageError
 from chicle_elastic.policies.base import Decision, Observations, Policy, require_policies
 from chicle_elastic.policies.rebalance import Rebalance
+from chicle_elastic.policies.scale import Scale
+from chicle_elastic.policies.shuffle import Shuffle
+from chicle_elastic.policies.straggler import Straggler
+from chicle_elastic.policies.tune import Tune
 
 
 class Estimator(BaseEstimator):
@@ -50,13 +54,53 @@ def test_a_clone_is_equal_and_another_one():
     assert copies[0] is not policies[0]
 
 
-@pytest.mark.parametrize("params", [{"window": 1}, {"horizon": 3}, {"gain": 0.5, "window": 99}])
-def test_what_cannot_be_set_changes_nothing(params):
-    """Neither an unknown name nor a value that the policy refuses."""
-    policy = Rebalance()
-    with pytest.raises(UsageError):
-        policy.set_params(**params)
-    assert policy == Rebalance()
+NAN, INF = float("nan"), float("inf")
+REFUSED = {
+    Rebalance: (
+        {"window": (2, 33, 5.0), "min_reports": (1,), "gain": (0.0,), "noise": (-1.0,), "confidence": (NAN,)}
+        | {"min_iteration_s": (-0.1,)}
+    ),
+    Shuffle: (
+        {"share": (0.0, 1.5, NAN, "half", True), "every": (0, 0.5, None), "until": (0, 2.5)}
+        | {"patience": (0.0, 1, True, NAN)}
+    ),
+    Scale: (
+        {"least": (0, True), "most": (0, 2.5), "time_value": (-1.0, NAN, "much"), "alone": (0.0, 1.0)}
+        | {"target": (0.0, INF), "window": (0, 32), "margin": (1.0,), "change_s": (-0.1,)}
+    ),
+    Straggler: (
+        {"factor": (1.2,), "margin": (0.0,), "spread": (-1.0, NAN), "min_iteration_s": (INF, "fast"), "window": (2, 33)}
+        | {"min_reports": (1, True)}
+    ),
+    Tune: (
+        {"on_stall": ("panic",), "stall": (0.0, 1.0, None), "window": (0, 32), "target": (0.0,), "least": (0,)}
+        | {"most": (0,), "scaling": ("sqrt",)}
+    ),
+}
+TOGETHER = [
+    (Tune, {"scaling": None, "learning_rate": 0.1}),
+    (Tune, {"scaling": "cubic", "learning_rate": 0.1}),
+    (Tune, {"scaling": "sqrt", "learning_rate": 0.0}),
+    (Tune, {"scaling": "sqrt", "learning_rate": INF}),
+    (Tune, {"least": 3, "most": 2}),
+    (Scale, {"least": 2, "most": 1}),
+    (Rebalance, {"gain": 0.5, "window": 99}),
+]
+"""Values that are refused beside others."""
+
+
+def test_values_that_cannot_be_are_refused_and_change_nothing():
+    """The error names the policy and the field; `set_params` takes neither such a value nor an unknown name."""
+    single = [(kind, {name: value}) for kind in REFUSED for name in REFUSED[kind] for value in REFUSED[kind][name]]
+    for kind, fields in [*single, *TOGETHER]:
+        policy = kind()
+        with pytest.raises(UsageError, match=rf"{kind.__name__}\(({'|'.join(fields)})="):
+            kind(**fields)
+        with pytest.raises(UsageError):
+            policy.set_params(**fields)
+        with pytest.raises(UsageError):
+            policy.set_params(horizon=3)
+        assert policy == kind()
 
 
 def test_a_policy_that_is_no_dataclass_says_what_to_do():

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from chicle_elastic.errors import UsageError
 from chicle_elastic.policies.scale import Scale
 from tests.policies.seen import falling, released, seen, total_of
 
@@ -136,39 +135,3 @@ def test_near_the_target_nothing_moves():
 def test_it_waits_until_it_knows_enough(observed):
     """No iteration, no figure, no fall, or other nodes a moment ago."""
     assert Scale(time_value=80.0).decide(observed) is None
-
-
-def test_it_is_pure():
-    """Equal observations, equal decisions."""
-    observed = seen(16, figures=falling(0.1))
-    assert Scale().decide(observed) == Scale().decide(observed)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"least": 0},
-        {"least": True},
-        {"least": 2, "most": 1},
-        {"most": 2.5},
-        {"time_value": -1.0},
-        {"time_value": float("nan")},
-        {"time_value": "much"},
-        {"alone": 0.0},
-        {"alone": 1.0},
-        {"target": 0.0},
-        {"target": float("inf")},
-        {"window": 0},
-        {"window": 32},
-        {"margin": 1.0},
-        {"change_s": -0.1},
-    ],
-)
-def test_bad_values_are_refused(fields):
-    """With a line that names the field."""
-    with pytest.raises(UsageError, match=rf"Scale\({list(fields)[-1]}="):
-        Scale(**fields)
-    policy = Scale()
-    with pytest.raises(UsageError):
-        policy.set_params(**fields)
-    assert policy == Scale()

@@ -6,7 +6,6 @@ import pytest
 from benchmarks.policy_jobs import SEED, CertifiedCocoa, cocoa_gaps
 from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import RedrawOwnership
 from chicle_elastic.policies.rebalance import Rebalance
@@ -120,17 +119,6 @@ def test_a_certified_gap_counts_more_than_its_estimate():
     assert fall_of(falling("loss", -1.0, -2.0)) is None
 
 
-def test_a_job_meets_all_partitions_and_keeps_its_counts():
-    """Which chunks move is drawn anew each time: soon each has been on each node."""
-    nodes = Speeds({f"n{number}": 1.0 for number in range(4)}, policies=(Shuffle(share=0.5),), chunks_per_node=16)
-    seen: set[tuple[str, int]] = set()
-    for _ in range(40):
-        nodes.run(1)
-        assert set(nodes.counts.values()) == {16}
-        seen |= {(node, chunk) for node, chunks in nodes.stage.owned().items() for chunk in chunks}
-    assert len(seen) == 4 * 64
-
-
 @pytest.mark.parametrize(("share", "travel", "is_first"), [(0.25, 0, False), (0.25, 4, True), (1.0, 1, True)])
 def test_rebalancing_comes_to_the_same_split_while_chunks_travel(share, travel, is_first):
     """On a cluster rows take some iterations, and the two policies act meanwhile; what travels is not moved twice."""
@@ -198,40 +186,6 @@ def test_a_working_set_survives_rows_that_move():
     assert_optimal(data, trainer, data.run(trainer, InProcess(num_tasks=4), policies=(Shuffle(share=1.0),)))
 
 
-def test_equal_jobs_remain_equal():
-    """In process, to the last bit."""
-    data = problem()
-    first, second = (data.run(data_trainer(), InProcess(num_tasks=4), policies=(Shuffle(),)).model for _ in range(2))
-    assert np.array_equal(first, second)
-
-
 def data_trainer():
     """A small gap."""
     return LinearTrainer(C=0.5, tol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("params", "complaint"),
-    [
-        ({"share": 0.0}, r"share=0.0\): it must be > 0 and <= 1"),
-        ({"share": 1.5}, "share=1.5"),
-        ({"share": float("nan")}, "share=nan"),
-        ({"share": "half"}, "share='half'"),
-        ({"share": True}, "share=True"),
-        ({"every": 0}, r"every=0\): it must be an integer >= 1"),
-        ({"every": 0.5}, "every=0.5"),
-        ({"every": None}, "every=None"),
-        ({"until": 0}, "until=0"),
-        ({"until": 2.5}, "until=2.5"),
-        ({"patience": 0.0}, r"patience=0.0\): it must be > 0 and < 1, or None"),
-        ({"patience": 1}, "patience=1"),
-        ({"patience": True}, "patience=True"),
-        ({"patience": float("nan")}, "patience=nan"),
-    ],
-)
-def test_bad_parameters_are_refused_with_the_value(params, complaint):
-    """Before anything runs, and by `set_params` as by the class."""
-    with pytest.raises(UsageError, match=complaint):
-        Shuffle(**params)
-    with pytest.raises(UsageError, match=complaint):
-        Shuffle().set_params(**params)

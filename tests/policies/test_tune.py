@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.policy_costs import paid
 from benchmarks.shapes import higgs_shaped
-from chicle_elastic.errors import UsageError
 from chicle_elastic.policies.scale import Scale
 from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.policies.tune import Tune
@@ -102,32 +101,3 @@ def test_of_two_owners_of_nodes_the_first_one_decides():
     assert bill.nodes[-1] == 1
     assert list(bill.nodes) == sorted(bill.nodes, reverse=True)
     assert history[-1].figures["duality_gap"] < history[0].figures["duality_gap"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"on_stall": "panic"},
-        {"stall": 0.0},
-        {"stall": 1.0},
-        {"stall": None},
-        {"window": 0},
-        {"window": 32},
-        {"target": 0.0},
-        {"least": 0},
-        {"least": 3, "most": 2},
-        {"scaling": "cubic", "learning_rate": 0.1},
-        {"scaling": "sqrt"},
-        {"learning_rate": 0.1},
-        {"scaling": "sqrt", "learning_rate": 0.0},
-        {"scaling": "sqrt", "learning_rate": float("inf")},
-    ],
-)
-def test_bad_values_are_refused(fields):
-    """With a line that names the policy."""
-    with pytest.raises(UsageError, match=r"Tune\("):
-        Tune(**fields)
-    policy = Tune()
-    with pytest.raises(UsageError):
-        policy.set_params(**fields)
-    assert policy == Tune()

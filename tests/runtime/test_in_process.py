@@ -144,40 +144,10 @@ def test_updates_are_as_careful_as_the_number_of_tasks_asks_unless_the_trainer_w
     assert (fixed.history.column("rows") / 203).tolist() == [16] * 10
 
 
-def test_the_same_seed_gives_the_same_model_to_the_bit():
-    """One thread, fixed membership or the same changes of it."""
-    X, y = regression()
-    codes = (y > np.median(y)).astype(np.int32)
-    models = []
-    for seed in (1, 1, 2):
-        source = ArraySource(X, codes, num_classes=2, max_tasks=5, seed=3)
-        job = Job(trainer=LinearTrainer(tol=0.0), source=source, max_iterations=12, seed=seed)
-        models.append(ELASTIC.run(job).model)
-    assert np.array_equal(models[0], models[1])
-    assert not np.array_equal(models[0], models[2])
-
-
 def test_an_own_algorithm_gives_the_same_model_with_any_number_of_tasks():
     """Averaging by samples makes the ridge example independent of the placement."""
     models = [run(runtime, RidgeTrainer()).model for runtime in (InProcess(), ELASTIC)]
     np.testing.assert_allclose(models[0], models[1], rtol=1e-10)
-
-
-def test_state_carries_a_job_on_where_another_ended():
-    """keep_state and initial_state: the model is rebuilt from the state before the first iteration."""
-    X, y = regression()
-    codes = (y > np.median(y)).astype(np.int32)
-
-    def fit(**changes):
-        source = ArraySource(X, codes, num_classes=2)
-        trainer = LinearTrainer(tol=1e-6, C=100.0)
-        return InProcess().run(Job(trainer=trainer, source=source, max_iterations=500, **changes))
-
-    cold = fit(keep_state=True)
-    warm = fit(initial_state=cold.state)
-    assert len(cold.history) > 1
-    assert len(warm.history) == 1
-    np.testing.assert_allclose(warm.model, cold.model, atol=1e-3)  # both are within tol of the least P
 
 
 def test_a_callback_ends_the_job_and_the_result_is_certified():
@@ -193,26 +163,6 @@ def test_a_callback_ends_the_job_and_the_result_is_certified():
     outcome = InProcess().run(job)
     assert (len(outcome.history), outcome.reason) == (3, "ended by a callback")
     assert outcome.certificate.iteration == 3
-
-
-@pytest.mark.usefixtures("patient_ctrl_c")
-def test_ctrl_c_leaves_a_consistent_model():
-    """An interrupt between state and model is mended: the model is rebuilt from the state and certified."""
-    X, y = regression()
-    source = ArraySource(X, (y > np.median(y)).astype(np.int32), num_classes=2)
-    trainer = LinearTrainer(tol=0.0)
-
-    def interrupt(record):
-        if record.iteration == 4:
-            raise KeyboardInterrupt
-
-    job = Job(trainer=trainer, source=source, max_iterations=50, on_iteration=interrupt, keep_state=True)
-    outcome = InProcess().run(job)
-    assert outcome.is_interrupted
-    assert outcome.certificate.is_certificate
-    signs = np.where(y > np.median(y), 1.0, -1.0)
-    w = np.column_stack([X, np.ones(len(X))]).T @ (outcome.state[:, 0, 0] * signs)
-    np.testing.assert_allclose(outcome.model, w, rtol=1e-10)
 
 
 def test_ctrl_c_in_a_fit_of_long_iterations_gives_the_last_merged_model(monkeypatch):
@@ -327,21 +277,6 @@ def test_metrics_that_the_trainer_does_not_name_are_refused():
     """They would be lost, and nothing would say so."""
     with pytest.raises(ContractError, match=r"metrics 'loss', .* name them in CountingTrainer\.metric_names\(schema\)"):
         run(InProcess(num_tasks=2), CountingTrainer(solver_class=TalkativeSolver))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImpatientTrainer(CountingTrainer):
-    """Stops after the third iteration."""
-
-    def verdict(self, model, report):
-        return Verdict(action=Action.STOP if report.iteration == 3 else Action.GO_ON, reason="three is enough")
-
-
-def test_the_trainer_ends_the_job_with_its_reason():
-    """The reason is what the trainer said."""
-    outcome = run(ELASTIC, ImpatientTrainer())
-    assert (len(outcome.history), outcome.reason) == (3, "three is enough")
-    assert run(ELASTIC).reason == "all 10 iterations used"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -502,12 +437,6 @@ def test_without_policies_tasks_of_one_process_keep_their_chunks():
     clock = VirtualClock()
     outcome = InProcess(num_tasks=2).run(paced_job(clock), clock=clock)
     assert outcome.history[0].num_chunks == outcome.history[-1].num_chunks
-
-
-def test_a_job_refuses_what_are_no_policies():
-    """Before anything is loaded."""
-    with pytest.raises(UsageError, match=r"for one of them \(policy,\)"):
-        paced_job(VirtualClock(), policies=Rebalance())
 
 
 class Restless(Rebalance):

@@ -6,25 +6,7 @@ from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.node_chunks import Phase
-from tests.scheduling.stage import Stage, at_a_move, infos, kinds, only
-
-
-def copied(copy):
-    """The acknowledgement of a copy."""
-    return events.ChunksCopied(chunks=(copy.chunk,), source=copy.source, target=copy.target, round=copy.round)
-
-
-def test_a_loss_before_the_first_merge_is_loaded_before_anything_runs():
-    """Nothing was computed yet, so nothing is gained by going on without a part of the data."""
-    stage = Stage(num_chunks=4, nodes=["a", "b"])
-    stage.answer()
-    stage.lose("b")
-    stage.abort()
-    ordered = stage.answer(effects.FormRound)
-    assert not only(ordered, effects.StartIteration)
-    ordered = stage.answer()
-    assert only(ordered, effects.StartIteration)[0].is_complete
-    assert stage.ledger.replayed == {}
+from tests.scheduling.stage import Stage, infos, kinds, only
 
 
 def test_when_everything_is_lost_everything_is_loaded_before_the_job_goes_on():
@@ -44,39 +26,12 @@ def test_when_everything_is_lost_everything_is_loaded_before_the_job_goes_on():
     assert only(ordered, effects.StartIteration) == [effects.StartIteration(round=2, iteration=3, is_complete=True)]
 
 
-def test_a_round_that_leaves_a_member_out_has_lost_it():
-    """The rendezvous knew before the scheduler did; the loss that is told later is a duplicate."""
-    stage = Stage(num_chunks=4, nodes=["a", "b"])
-    stage.run(2)
-    stage.abort()
-    stage.take(effects.FormRound)
-    stage.tell(events.RoundFormed(round=2, members=(NodeId("a"),)))
-    assert len(stage.ledger.missing) == 2
-    assert stage.lose("b") == []
-    assert "loss of b is ignored: it is not here" in stage.logs
-
-
 def test_a_round_with_a_stranger_is_asked_again():
     """A node that was lost meanwhile, or never joined."""
     stage = Stage(num_chunks=4, nodes=["a"])
     stage.take(effects.FormRound)
     ordered = stage.tell(events.RoundFormed(round=1, members=(NodeId("a"), NodeId("ghost"))))
     assert ordered == [effects.FormRound(round=2, members=("a",))]
-
-
-def test_a_leaver_does_not_keep_what_it_was_loading():
-    """Another node loads the chunk; the leaver goes when its own has arrived."""
-    stage = Stage(num_chunks=2, nodes=["a", "b"])
-    stage.answer(effects.FormRound)
-    loads = stage.take(effects.LoadChunks)
-    [late] = [load for load in loads if load.node == "b"]
-    stage.orders += [load for load in loads if load.node == "a"]
-    stage.notice("b")
-    ordered = stage.answer()
-    assert only(ordered, effects.StartIteration)[0].is_complete
-    assert not only(ordered, effects.ReleaseNode)
-    loaded = events.ChunksLoaded(chunks=late.chunks, node=NodeId("b"), round=late.round)
-    assert stage.tell(loaded) == [effects.ReleaseNode(node="b")]
 
 
 def test_lost_chunks_without_room_pause_the_job():
@@ -91,30 +46,6 @@ def test_lost_chunks_without_room_pause_the_job():
     ordered = stage.answer()
     assert not only(ordered, effects.StartIteration)[0].is_complete
     assert len(only(ordered, effects.LoadChunks)) == 4
-
-
-def test_late_answers_of_an_earlier_life_are_told_apart_by_their_round():
-    """b is lost and comes back while its old answers are still on the way."""
-    stage, copy = at_a_move()
-    stage.lose("b")
-    stage.join("b")
-    stage.answer(effects.FormRound)
-    [again] = stage.take(effects.CopyChunk)
-    late = events.ChunksCopied(chunks=(again.chunk,), source=again.source, target=again.target, round=copy.round)
-    assert stage.tell(late) == []
-    assert stage.ledger.owner(again.chunk) == "a"
-    assert only(stage.tell(copied(again)), effects.CommitChunk)
-
-
-def test_an_orphan_of_an_earlier_life_is_freed():
-    """Where nodes report no inventory, a late answer is the only sign that memory is taken."""
-    stage, copy = at_a_move()
-    stage.lose("b")
-    stage.join("b")
-    stage.take(effects.FormRound)
-    ordered = stage.tell(copied(copy))
-    assert ordered == [effects.FreeChunk(chunk=copy.chunk, node="b", round=3)]
-    assert stage.ledger.used_bytes(NodeId("b")) == 1
 
 
 SENSELESS = [

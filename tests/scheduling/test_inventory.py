@@ -3,7 +3,7 @@
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import StateVersion
-from tests.scheduling.stage import Stage, at_a_move, kinds, only
+from tests.scheduling.stage import Stage, at_a_move, only
 
 
 def forming(num_chunks=4, nodes=("a", "b"), num_iterations=2):
@@ -20,14 +20,6 @@ def versions(stage, node):
     return {chunk: (version.round, version.iteration) for chunk, version in held.items()}
 
 
-def test_a_report_that_agrees_changes_nothing():
-    """The usual case."""
-    stage = forming()
-    for node in ("a", "b"):
-        assert stage.inventory(node, versions(stage, node)) == []
-    assert stage.answer() == [effects.StartIteration(round=2, iteration=2, is_complete=True)]
-
-
 def test_a_chunk_that_is_not_reported_is_missing():
     """Its owner lost it without dying: it is loaded again, and replayed."""
     stage = forming()
@@ -40,25 +32,6 @@ def test_a_chunk_that_is_not_reported_is_missing():
     assert not only(ordered, effects.StartIteration)[0].is_complete
     stage.finish()
     assert stage.ledger.replayed == {chunk: 1}
-
-
-def test_a_zombie_with_old_copies_loses():
-    """Its chunks were loaded and processed by others meanwhile: its copies are freed, theirs are kept."""
-    stage = Stage(num_chunks=4, nodes=["a", "b"])
-    stage.run(2)
-    old = versions(stage, "b")
-    stage.lose("b")
-    stage.abort()
-    stage.run()
-    stage.finish()
-    stage.join("b")
-    stage.finish()
-    stage.inventory("b", old)
-    ordered = stage.answer(effects.FormRound)
-    assert only(ordered, effects.FreeChunk) == [effects.FreeChunk(chunk=c, node="b", round=3) for c in sorted(old)]
-    assert stage.counts() == {"a": 4, "b": 0}
-    assert only(stage.answer(), effects.StartIteration)[0].is_complete
-    assert stage.counts() == {"a": 2, "b": 2}
 
 
 def test_a_zombie_saves_chunks_that_nobody_has_taken_over():
@@ -99,19 +72,6 @@ def test_the_model_is_rebuilt_with_state_that_comes_back_after_it_was_left_out()
     assert start.must_rebuild
     assert stage.owned()["b"] == tuple(sorted(held))
     assert not only(stage.finish(), effects.StartIteration)[0].must_rebuild
-
-
-def test_a_zombie_that_missed_a_merge_does_not_save_anything():
-    """The others merged its update, but its own copy never saw that: it is older than what was lost."""
-    stage = Stage(num_chunks=4, nodes=["a", "b"])
-    stage.run(2)
-    held = versions(stage, "b")
-    stage.lose("b")
-    stage.join("b")
-    stage.finish()
-    stage.inventory("b", held)
-    ordered = stage.answer(effects.FormRound)
-    assert {order.chunk for order in only(ordered, effects.FreeChunk)} == set(held)
 
 
 def test_of_several_copies_the_newest_one_wins():
@@ -156,17 +116,6 @@ def test_a_fresh_load_is_newer_than_what_it_replaced():
     assert stage.ledger.version(chunk) > StateVersion(*old[chunk])
 
 
-def test_a_copy_that_is_on_its_way_is_not_a_stray():
-    """A report taken between copy and commit lists the copy, or not; the commit follows either way."""
-    stage, copy = at_a_move()
-    stage.join("c")  # a new round is asked for while the copy is in flight
-    stage.inventory("b", {copy.chunk: (1, 1)})
-    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=copy.round))
-    ordered = stage.answer()
-    assert kinds(ordered)[:2] == ["CommitChunk", "FreeChunk"]
-    assert stage.owned()["b"] == (copy.chunk,)
-
-
 def test_a_copy_that_was_confirmed_and_is_gone_is_made_again():
     """The owner still has the chunk; b loses its copy before the round is formed."""
     stage, copy = at_a_move()
@@ -176,19 +125,6 @@ def test_a_copy_that_was_confirmed_and_is_gone_is_made_again():
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration)[0].is_complete
     assert stage.ledger.replayed == {}
-
-
-def test_an_inventory_of_an_earlier_life_is_ignored():
-    """b reported for this round, was lost and came back empty; its old words must not be believed."""
-    stage = Stage(num_chunks=2, nodes=["a", "b"])
-    stage.run(2)
-    held = versions(stage, "b")
-    stage.lose("b")
-    stage.abort()
-    stage.join("b")
-    stage.inventory("b", held)
-    assert "inventory of b for round 2 is ignored" in stage.logs[-1]
-    assert stage.ledger.used_bytes(NodeId("b")) == 0
 
 
 def test_chunks_of_another_job_are_ignored():

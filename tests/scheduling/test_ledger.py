@@ -25,51 +25,6 @@ def ledger():
     return ledger
 
 
-def test_a_chunk_is_missing_until_it_is_adopted(ledger):
-    """A reservation takes memory, and gives no ownership."""
-    ledger.hold(B, ONE, Phase.LOADING)
-    ledger.check()
-    assert ledger.missing == (ONE,)
-    assert ledger.used_bytes(B) == 7
-    assert ledger.samples(B) == 0
-    ledger.adopt_fresh([ONE], B, round=1)
-    ledger.check()
-    assert ledger.missing == ()
-    assert ledger.owner(ONE) == B
-    assert ledger.samples(B) == 10
-
-
-def test_a_commit_leaves_a_void_copy_to_be_freed(ledger):
-    """Until it is freed, the chunk takes memory on both nodes; it has one owner throughout."""
-    ledger.hold(B, ZERO, Phase.COPYING)
-    assert ledger.owner(ZERO) == A
-    ledger.commit(ZERO, B, round=2)
-    ledger.check()
-    assert ledger.owner(ZERO) == B
-    assert ledger.phase(A, ZERO) is Phase.FREEING
-    assert (ledger.used_bytes(A), ledger.used_bytes(B)) == (7, 7)
-    ledger.drop(A, ZERO)
-    ledger.check()
-    assert ledger.used_bytes(A) == 0
-    assert not ledger.freeing
-
-
-def test_iterations_are_counted_per_chunk(ledger):
-    """A chunk counts the merges since it is owned, wherever it is, and stops counting when it is lost."""
-    ledger.count_merge(1, 1)
-    ledger.hold(B, ONE, Phase.LOADED)
-    ledger.adopt_fresh([ONE], B, round=1)
-    ledger.count_merge(1, 2)
-    assert (ledger.processed(ZERO), ledger.processed(ONE)) == (2, 1)
-    ledger.hold(B, ZERO, Phase.COPYING)
-    ledger.commit(ZERO, B, round=2)
-    ledger.count_merge(2, 3)
-    assert (ledger.processed(ZERO), ledger.processed(ONE)) == (3, 2)
-    ledger.lose(ZERO, in_flight=False)
-    ledger.count_merge(2, 4)
-    assert (ledger.processed(ZERO), ledger.processed(ONE)) == (3, 3)
-
-
 def test_accounts_say_who_processed_a_chunk_how_often(ledger):
     """Across moves and losses; an iteration that a lost node still took part in is its own."""
     ledger.count_merge(1, 1)
@@ -91,33 +46,6 @@ def test_accounts_say_who_processed_a_chunk_how_often(ledger):
     assert ledger.processed(ZERO) == 5
 
 
-def test_a_chunk_lost_in_its_iteration_counts_if_that_is_merged(ledger):
-    """The update of the dead node may be in the merge, or the iteration may be aborted."""
-    ledger.lose(ZERO, in_flight=True)
-    ledger.count_merge(1, 1)
-    assert ledger.processed(ZERO) == 1
-    assert ledger.version(ZERO) == StateVersion(1, 1)
-    ledger.hold(A, ZERO, Phase.LOADED)
-    ledger.adopt_fresh([ZERO], A, round=1)
-    ledger.lose(ZERO, in_flight=True)
-    ledger.count_abort()
-    ledger.count_merge(1, 2)
-    assert ledger.processed(ZERO) == 1
-
-
-def test_a_restart_after_processing_is_written_down_as_replayed(ledger):
-    """Not so a chunk that was lost before any merge: nothing of it is processed twice."""
-    ledger.lose(ZERO, in_flight=False)
-    ledger.hold(B, ZERO, Phase.LOADED)
-    ledger.adopt_fresh([ZERO], B, round=2)
-    assert ledger.replayed == {}
-    ledger.count_merge(2, 1)
-    ledger.lose(ZERO, in_flight=False)
-    ledger.hold(B, ZERO, Phase.LOADED)
-    ledger.adopt_fresh([ZERO], B, round=3)
-    assert ledger.replayed == {ZERO: 1}
-
-
 def test_versions_order_by_committed_round_and_then_by_merge(ledger):
     """A merge raises the version of what is owned; a commit raises its round; a loss freezes it."""
     assert ledger.version(ZERO) == StateVersion(1, 0)
@@ -129,18 +57,6 @@ def test_versions_order_by_committed_round_and_then_by_merge(ledger):
     ledger.lose(ZERO, in_flight=False)
     ledger.count_merge(2, 2)
     assert ledger.version(ZERO) == StateVersion(2, 1)
-
-
-def test_a_task_is_told_of_changes_since_it_was_told_last(ledger):
-    """What comes and goes in between is not told; what goes and comes back is told twice, since its memory moved."""
-    assert ledger.take_changes(A) == ((ZERO,), ())
-    ledger.hold(B, ZERO, Phase.COPYING)
-    ledger.commit(ZERO, B, round=1)
-    ledger.drop(A, ZERO)
-    ledger.hold(A, ZERO, Phase.COPYING)
-    ledger.commit(ZERO, A, round=1)
-    assert ledger.take_changes(A) == ((ZERO,), (ZERO,))
-    assert ledger.take_changes(B) == ((), ())
 
 
 @pytest.mark.parametrize(

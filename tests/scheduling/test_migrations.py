@@ -7,7 +7,7 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.scheduler import Scheduler
 from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.stage import Stage, kinds, only
-from tests.scheduling.test_transitions import COPY, PRECOPY, A, B, C, ended, pairs, result, running
+from tests.scheduling.test_transitions import COPY, PRECOPY, A, B, ended, pairs, result, running
 
 
 def wish(stage: Stage, iteration: int, *actions: object, policy: str = "p") -> list[effects.Effect]:
@@ -71,40 +71,6 @@ def test_redraws_and_moves_travel_together_and_do_not_make_each_other_stale():
     ended(stage, [order for order in stage.take(PRECOPY) if order.target == B])
     result(stage)
     assert stage.counts() == {"a": 3, "b": 5}
-
-
-def test_a_boundary_does_not_wait_for_memory_because_chunks_travel():
-    """Frees of what has moved go on beside the next iteration."""
-    stage = running(num_chunks=8)
-    wish(stage, 1, MoveChunks(A, B, 2))
-    first, second = stage.take(PRECOPY)
-    ended(stage, [first])
-    stage.finish()
-    [copy] = stage.take(COPY)
-    ordered = stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source=A, target=B, round=1))
-    assert kinds(ordered)[-1] == "StartIteration"
-    assert only(ordered, effects.FreeChunk)
-    assert last_start(stage).travelling == 1
-    ended(stage, [second])
-    stage.answer()
-    result(stage)
-    assert stage.counts() == {"a": 2, "b": 6}
-
-
-def test_a_join_ends_all_migrations():
-    """What has been pre-copied is given back, unless the new shares want it there."""
-    stage = running(num_chunks=8)
-    wish(stage, 1, MoveChunks(A, B, 2))
-    stage.join("c")
-    wish(stage, 3, MoveChunks(A, B, 1))
-    assert "decision of policy p is ignored: chunks are on their way for c" in stage.logs
-    orders = stage.take(PRECOPY)
-    for target in (B, C):
-        ended(stage, [order for order in orders if order.target == target])
-    result(stage)
-    assert stage.scheduler.round == 2
-    assert last_start(stage).travelling == 0
-    assert sum(stage.counts().values()) == 8
 
 
 @dataclass

@@ -32,11 +32,6 @@ def deviation(rows):
     return sum(abs(have - want) for have, want in zip(rows, targets, strict=True))
 
 
-def count_by_node(placed):
-    """Chunks by node."""
-    return Counter(node for _, node in placed)
-
-
 def test_shares_add_up_and_are_off_by_less_than_one():
     """The parts are the exact ones, rounded, and their sum is the whole."""
     for total, num_parts in itertools.product(range(51), range(1, 7)):
@@ -49,83 +44,6 @@ def test_shares_add_up_and_are_off_by_less_than_one():
 def test_the_first_parts_get_the_odd_ones():
     """8 on three is 3, 3, 2: the same in every process."""
     assert shares(8, 3) == [3, 3, 2]
-
-
-def test_a_first_plan_gives_every_node_the_same():
-    """16 chunks of equal size on four nodes."""
-    eligible = [NodeCapacity(node=NodeId(name)) for name in "abcd"]
-    placement = plan_first(infos(16), eligible, rng())
-    assert count_by_node(placement.placed) == {"a": 4, "b": 4, "c": 4, "d": 4}
-    assert {chunk for chunk, _ in placement.placed} == set(range(16))
-    assert not placement.unplaced
-
-
-def test_a_first_plan_is_drawn_at_random_and_repeatable():
-    """The same seed gives the same plan, another seed another one."""
-    eligible = [NodeCapacity(node=NodeId("a")), NodeCapacity(node=NodeId("b"))]
-    plans = [plan_first(infos(20), eligible, rng(seed)).placed for seed in (1, 1, 2)]
-    assert plans[0] == plans[1]
-    assert sorted(plans[0]) != sorted(plans[2])
-
-
-def test_a_first_plan_fills_up_what_others_hold_already():
-    """After a loss the survivors are counted with what they have."""
-    eligible = [NodeCapacity(node=NodeId("a"), num_rows=40), NodeCapacity(node=NodeId("b"), num_rows=20)]
-    assert count_by_node(plan_first(infos(6), eligible, rng()).placed) == {"a": 2, "b": 4}
-
-
-def test_a_failed_node_is_avoided_as_long_as_there_is_another():
-    """A chunk that a node could not load goes elsewhere, and back only if nobody else has room."""
-    eligible = [NodeCapacity(node=NodeId("a")), NodeCapacity(node=NodeId("b"), num_rows=1000)]
-    avoid = {ChunkId(0): (NodeId("a"),)}
-    assert plan_first(infos(1), eligible, rng(), avoid=avoid).placed == ((0, "b"),)
-    assert plan_first(infos(1), eligible[:1], rng(), avoid=avoid).placed == ((0, "a"),)
-
-
-def test_the_chunks_of_a_leaver_go_round_robin():
-    """Equal nodes get equal numbers, differing by one at most."""
-    eligible = [NodeCapacity(node=NodeId(name), num_rows=50) for name in "abc"]
-    assert sorted(count_by_node(plan_leave(infos(10), eligible, (), rng()).placed).values()) == [3, 3, 4]
-
-
-def test_a_leavers_chunks_do_not_undo_what_policies_did():
-    """Round robin counts what it deals, and not what a node holds: one may hold less because it is slow."""
-    eligible = [NodeCapacity(node=NodeId("slow"), num_rows=10), NodeCapacity(node=NodeId("fast"), num_rows=190)]
-    assert count_by_node(plan_leave(infos(10), eligible, (), rng()).placed) == {"slow": 5, "fast": 5}
-
-
-def test_a_joiner_inherits_from_a_leaver_first():
-    """One leaves while one joins: every chunk moves once, straight to the joiner."""
-    eligible = [
-        NodeCapacity(node=NodeId("a"), num_rows=100),
-        NodeCapacity(node=NodeId("b"), num_rows=100),
-        NodeCapacity(node=NodeId("new")),
-    ]
-    placement = plan_leave(infos(10), eligible, [NodeId("new")], rng())
-    assert count_by_node(placement.placed) == {"new": 10}
-
-
-@pytest.mark.parametrize("plan", [plan_first, lambda chunks, eligible, rng: plan_leave(chunks, eligible, (), rng)])
-def test_what_does_not_fit_is_unplaced(plan):
-    """Room for 3 and 2 of 7 chunks."""
-    eligible = [NodeCapacity(node=NodeId("a"), room_bytes=3), NodeCapacity(node=NodeId("b"), room_bytes=2)]
-    placement = plan(infos(7), eligible, rng())
-    assert count_by_node(placement.placed) == {"a": 3, "b": 2}
-    assert len(placement.unplaced) == 2
-
-
-def test_a_tight_fit_is_found():
-    """Chunks of 3, 3 and 2, 2, 2 bytes fill two rooms of 6 exactly; fair dealing would not get there."""
-    chunks = [ChunkInfo(id=ChunkId(n), num_rows=1, size_bytes=size) for n, size in enumerate((3, 3, 2, 2, 2))]
-    eligible = [NodeCapacity(node=NodeId("a"), room_bytes=6), NodeCapacity(node=NodeId("b"), room_bytes=6)]
-    for seed in range(20):
-        assert not plan_first(chunks, eligible, rng(seed)).unplaced
-
-
-def test_a_chunk_is_not_placed_where_a_copy_of_it_is():
-    """A copy that is still being freed is in the way."""
-    eligible = [NodeCapacity(node=NodeId("a"), holds={ChunkId(0)}), NodeCapacity(node=NodeId("b"), num_rows=1000)]
-    assert plan_first(infos(1), eligible, rng()).placed == ((0, "b"),)
 
 
 def test_plans_never_exceed_room_and_leave_their_input_alone():
@@ -184,27 +102,6 @@ def join(counts, joiners, seed=0, rows=10):
     return moves, [after[name] for name in names]
 
 
-def test_a_joiner_gets_a_quarter_of_four_equal_nodes():
-    """12 chunks on 3 nodes: one from each."""
-    moves, after = join([4, 4, 4, 0], [3])
-    assert sorted(move.source for move in moves) == ["n0", "n1", "n2"]
-    assert after == [30, 30, 30, 30]
-
-
-def test_a_join_moves_nothing_between_the_others():
-    """What a policy took from a slow node stays taken, even if shares say otherwise."""
-    moves, after = join([2, 10, 0], [2])
-    assert {move.source for move in moves} == {"n1"}
-    assert after == [20, 60, 40]
-
-
-def test_which_chunks_go_is_drawn_at_random():
-    """Each chunk of the old node is taken by some seed, and the same seed takes the same."""
-    drawn = [frozenset(move.chunk for move in join([8, 0], [1], seed)[0]) for seed in range(40)]
-    assert drawn[0] == frozenset(move.chunk for move in join([8, 0], [1], 0)[0])
-    assert frozenset().union(*drawn) == set(range(8))
-
-
 def brute_force(counts, joiners, rows=10):
     """Least deviation that moves to joiners can reach, and the fewest moves that reach it."""
     best = (deviation([rows * count for count in counts]), 0)
@@ -250,13 +147,6 @@ def test_chunks_of_different_sizes_end_near_the_share():
         rows = {info.id: info.num_rows for chunks in owned.values() for info in chunks}
         target = shares(sum(rows.values()), 4)[3]
         assert abs(sum(rows[move.chunk] for move in moves) - target) <= max(rows.values())
-
-
-def test_a_small_joiner_gets_what_fits():
-    """A share of 5 chunks, room for 2."""
-    owned = {NodeId("a"): infos(10)}
-    eligible = [NodeCapacity(node=NodeId("a"), num_rows=100), NodeCapacity(node=NodeId("b"), room_bytes=2)]
-    assert len(plan_join(owned, eligible, [NodeId("b")], rng())) == 2
 
 
 def test_a_policy_gets_what_there_is_and_what_fits():

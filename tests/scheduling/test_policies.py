@@ -61,25 +61,6 @@ def test_a_decision_is_carried_out_at_the_boundary_with_its_reason():
     assert "script moves 2 of 2 chunks: a is slow" in stage.logs
 
 
-def test_a_policy_is_asked_once_per_boundary():
-    """Not again after each of the moves that it wanted."""
-    policy = Script(always({A_TO_B: 2}))
-    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,))
-    stage.run(3)
-    assert [seen.iteration for seen in policy.seen] == [1, 2]
-
-
-def test_policies_rest_while_the_membership_changes():
-    """What they saw was another set of nodes."""
-    policy = Script(always({A_TO_B: 1}))
-    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,))
-    stage.run()
-    stage.join("c")
-    stage.finish()
-    stage.answer()
-    assert policy.seen == []
-
-
 def test_a_policy_sees_who_holds_what_and_how_long_it_took():
     """All mappings have the same nodes, and reports go back as far as the settings say."""
     policy = Script(lambda observations: None)
@@ -108,14 +89,6 @@ def test_several_policies_share_what_there_is():
     assert stage.counts() == {"a": 0, "b": 8}
     assert "one moves 3 of 3 chunks: told to" in stage.logs
     assert "two moves 1 of 2 chunks: told to" in stage.logs
-
-
-def test_a_decision_is_clipped_to_the_room_there_is():
-    """b has room for one more chunk."""
-    policy = Script(always({A_TO_B: 3}))
-    stage = Stage(num_chunks=8, nodes=["a", "b"], capacity_bytes=5, policies=(policy,))
-    stage.run(2)
-    assert stage.counts() == {"a": 3, "b": 5}
 
 
 def raises(observations):
@@ -162,17 +135,6 @@ def test_a_line_about_a_policy_that_is_disabled_is_told_from_others():
     assert not is_disabled_text("n1 is under notice: policy slow is disabled: it says")
 
 
-def test_a_slow_policy_decides_by_an_event():
-    """It waits for the end of the iteration like everything else."""
-    stage = Stage(num_chunks=8, nodes=["a", "b"])
-    stage.run()
-    proposal = events.Proposal(policy="slow", round=1, actions=MoveChunks.of({A_TO_B: 2}), reason="at last")
-    assert stage.tell(proposal) == []
-    stage.finish()
-    stage.answer()
-    assert stage.counts() == {"a": 2, "b": 6}
-
-
 @pytest.mark.parametrize(
     ("generation", "moves", "complaint"),
     [
@@ -190,17 +152,6 @@ def test_a_bad_decision_by_event_is_ignored_with_a_reason(generation, moves, com
     assert "decision of policy slow is ignored" in stage.logs[-1]
     assert complaint in stage.logs[-1]
     assert kinds(stage.finish()) == ["StartIteration"]
-
-
-def test_a_decision_that_waits_is_dropped_when_the_round_changes():
-    """It was sound when it came, and is of an old generation at the boundary."""
-    stage = Stage(num_chunks=8, nodes=["a", "b"])
-    stage.run()
-    stage.tell(events.Proposal(policy="slow", round=1, actions=MoveChunks.of({A_TO_B: 2}), reason="?"))
-    stage.notice("b")
-    stage.finish()
-    stage.answer()
-    assert "decision of policy slow is ignored: it is of round 1, and this is round 2" in stage.logs
 
 
 def decided(policy: str = "slow", *, iteration: int | None, moves=None) -> events.Proposal:
@@ -372,19 +323,6 @@ def test_moves_of_a_later_policy_leave_out_a_node_that_an_earlier_one_lets_go():
     assert "shuffle moves 2 of 2 chunks: because" in stage.logs
     assert set(stage.counts()) == {"a", "b"}
     assert sum(stage.counts().values()) == 9
-
-
-def test_a_node_without_chunks_that_a_policy_lets_go_takes_no_part_any_more():
-    """It owns nothing, so it goes at once, and the others need a new round."""
-    policy = Script(
-        lambda seen: Decision(actions=(ReleaseNode(NodeId("b")),), reason="no use") if "b" in seen.samples else None
-    )
-    stage = Stage(num_chunks=1, nodes=["a", "b"], policies=(policy,))
-    stage.run()
-    stage.finish()
-    stage.answer()
-    [order] = stage.take(effects.StartIteration)
-    assert (order.round, stage.counts()) == (2, {"a": 1})
 
 
 def test_nodes_are_asked_for_once_and_within_the_limits_of_the_job():

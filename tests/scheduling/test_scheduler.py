@@ -11,17 +11,6 @@ from chicle_elastic.values import MoveChunks
 from tests.scheduling.stage import Stage, at_a_move, infos, kinds, only
 
 
-def test_nothing_happens_before_there_are_chunks_and_nodes():
-    """Whichever comes last, asks for the first round."""
-    stage = Stage(num_chunks=0, min_nodes=2)
-    assert stage.join("a") == []
-    assert stage.join("b") == []
-    assert stage.scheduler.state is State.WAITING
-    [ask] = stage.tell(events.ChunksDeclared(chunks=infos(4)))
-    assert ask == effects.FormRound(round=1, members=("a", "b"))
-    assert stage.scheduler.state is State.FORMING
-
-
 def test_a_job_can_wait_for_more_nodes_than_it_needs():
     """start_nodes counts at the start only: later the job runs with min_nodes."""
     stage = Stage(min_nodes=1, start_nodes=2)
@@ -31,44 +20,6 @@ def test_a_job_can_wait_for_more_nodes_than_it_needs():
     stage.notice("b")
     stage.finish()
     assert only(stage.answer(), effects.StartIteration)
-
-
-def test_the_first_plan_loads_everything_in_equal_parts():
-    """Every chunk is loaded once, half of them by each of two nodes."""
-    stage = Stage(num_chunks=12, start_nodes=2)
-    stage.join("a")
-    stage.join("b")
-    loads = only(stage.answer(effects.FormRound), effects.LoadChunks)
-    assert sorted(load.chunks[0] for load in loads) == list(range(12))
-    assert sum(load.node == "b" for load in loads) == 6
-
-
-def test_the_first_iteration_waits_for_every_chunk():
-    """Without a last answer nothing starts; with it, tasks are told what they have, and start."""
-    stage = Stage(nodes=["a", "b"])
-    stage.answer(effects.FormRound)
-    *loads, last = stage.take(effects.LoadChunks)
-    for load in loads:
-        assert stage.tell(events.ChunksLoaded(chunks=(load.chunks[0],), node=load.node, round=load.round)) == []
-    ordered = stage.tell(events.ChunksLoaded(chunks=last.chunks, node=last.node, round=last.round))
-    assert kinds(ordered) == ["AttachChunks", "StartIteration"]
-    assert {attach.node: attach.added for attach in ordered[:-1]} == stage.owned()
-    assert ordered[-1] == effects.StartIteration(round=1, iteration=1, is_complete=True)
-
-
-def test_an_undisturbed_boundary_orders_the_next_iteration_and_nothing_else():
-    """No round, no attach, no move."""
-    stage = Stage(nodes=["a", "b"])
-    stage.run()
-    assert stage.finish() == [effects.StartIteration(round=1, iteration=2, is_complete=True)]
-
-
-def test_join_waits_for_the_end_of_the_iteration():
-    """While the iteration runs nothing moves; then comes a round with the new node."""
-    stage = Stage(nodes=["a", "b"])
-    stage.run()
-    assert stage.join("c") == []
-    assert stage.finish() == [effects.FormRound(round=2, members=("a", "b", "c"))]
 
 
 def test_a_joiner_gets_its_share_and_nothing_else_moves():
@@ -84,15 +35,6 @@ def test_a_joiner_gets_its_share_and_nothing_else_moves():
     assert set(after["a"]) < set(before["a"])
     assert set(after["b"]) < set(before["b"])
     assert stage.counts() == {"a": 4, "b": 4, "c": 4}
-
-
-def test_who_comes_while_the_first_node_loads_everything_gets_its_share_of_it():
-    """Both are new at the same boundary; the one that loads has been told to load for two."""
-    stage = Stage(num_chunks=12, nodes=["a"])
-    stage.answer(effects.FormRound)
-    assert stage.join("b") == [effects.FormRound(round=2, members=("a", "b"))]
-    stage.answer()
-    assert stage.counts() == {"a": 6, "b": 6}
 
 
 def test_a_joiner_is_filled_once():
@@ -127,15 +69,6 @@ def test_copy_acknowledge_commit_free_in_this_order():
     assert not stage.ledger.freeing
 
 
-def test_whatever_may_need_room_waits_for_copies_that_are_being_freed():
-    """A node came meanwhile, which is to get its share: plans count with the memory that there is then."""
-    stage, copy = at_a_move()
-    stage.join("c")
-    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=2))
-    assert kinds(stage.answer(effects.FormRound)) == ["CommitChunk", "FreeChunk"]
-    assert kinds(stage.answer())[-1] == "StartIteration"
-
-
 def test_a_leaver_hands_over_round_robin_and_goes_when_it_is_empty():
     """It is not in the next round, keeps its chunks until they are copied, and is released before the iteration.
 
@@ -151,42 +84,6 @@ def test_a_leaver_hands_over_round_robin_and_goes_when_it_is_empty():
     assert not only(ordered, effects.FreeChunk)
     assert stage.counts() == {"a": 6, "c": 6}
     assert not only(ordered, effects.AttachChunks, lambda effect: effect.node == "b")
-
-
-def test_a_second_notice_changes_nothing():
-    """Notice comes by signal, by the resource manager, by a policy: often more than once."""
-    stage = Stage(nodes=["a", "b"])
-    stage.run()
-    stage.notice("b")
-    assert stage.notice("b") == []
-    assert "notice for b is ignored: it is under notice already" in stage.logs
-    stage.finish()
-    assert len(only(stage.answer(), effects.ReleaseNode)) == 1
-
-
-def test_a_node_without_chunks_goes_at_once():
-    """Before the job has begun, and a joiner that never got its turn."""
-    stage = Stage(num_chunks=0, start_nodes=2)
-    stage.join("a")
-    assert stage.notice("a") == [effects.ReleaseNode(node="a")]
-    stage = Stage(nodes=["a"])
-    stage.run()
-    stage.join("b")
-    assert stage.notice("b") == [effects.ReleaseNode(node="b")]
-    assert kinds(stage.finish()) == ["StartIteration"]
-
-
-def test_a_leaver_and_a_joiner_change_places_with_one_move_per_chunk():
-    """At the same boundary the joiner inherits; nobody else is bothered."""
-    stage = Stage(num_chunks=12, nodes=["a", "b", "c"])
-    stage.run()
-    leaving = stage.owned()["c"]
-    stage.notice("c")
-    stage.join("d")
-    stage.finish()
-    copies = only(stage.answer(), effects.CopyChunk)
-    assert sorted(copy.chunk for copy in copies) == list(leaving)
-    assert {(copy.source, copy.target) for copy in copies} == {("c", "d")}
 
 
 def test_a_leaver_without_room_elsewhere_is_kept_and_the_job_paused_with_both_figures():
@@ -307,20 +204,6 @@ def test_when_all_that_trained_leave_those_that_came_get_the_model(precopy):
     assert len(only(ordered, effects.StartIteration)) == 1
 
 
-def test_who_takes_the_model_along_is_waited_for_no_longer_when_it_dies():
-    """The job goes on with what is left."""
-    stage = Stage(num_chunks=2, nodes=["a"])
-    stage.run()
-    stage.notice("a")
-    stage.join("b")
-    stage.finish()
-    assert stage.take(effects.FormRound)[0].members == ("b", "a")
-    stage.lose("a")
-    ordered = stage.answer()
-    assert only(ordered, effects.StartIteration)
-    assert stage.counts() == {"b": 2}
-
-
 def test_a_chunk_that_went_and_came_back_is_told_as_removed_and_added():
     """At one boundary it may pass through another node: its memory is another one now."""
     stage = Stage(num_chunks=1, nodes=["a"])
@@ -390,19 +273,6 @@ def test_a_leaver_whose_chunk_nobody_can_copy_is_kept_with_the_reason():
     assert only(ordered, effects.StartIteration)
 
 
-def test_a_copy_for_a_joiner_that_fails_for_good_is_given_up():
-    """The chunk stays where it is, and the job goes on."""
-    stage = Stage(num_chunks=2, nodes=["a"], max_copy_attempts=1)
-    stage.run()
-    stage.join("b")
-    stage.finish()
-    stage.answer(effects.FormRound)
-    [copy] = stage.take(effects.CopyChunk)
-    ordered = stage.tell(events.CopyFailed(chunk=copy.chunk, source="a", target="b", round=2, reason="cut"))
-    assert ordered == [effects.StartIteration(round=2, iteration=2, is_complete=True)]
-    assert stage.counts() == {"a": 2, "b": 0}
-
-
 def test_a_failed_load_is_tried_elsewhere_first_and_pauses_the_job_in_the_end():
     """The reason names chunk, nodes and cause; a join starts afresh."""
     stage = Stage(num_chunks=1, nodes=["a", "b"], max_load_attempts=3)
@@ -437,15 +307,6 @@ def test_a_stop_at_a_boundary_is_at_once(state):
         stage.answer(effects.FormRound)
     assert stage.scheduler.state.value == state
     assert stage.tell(events.StopRequested(reason="enough")) == [effects.FinishJob(reason="enough")]
-
-
-def test_a_node_that_joins_while_a_round_forms_is_in_the_next_one():
-    """Nothing is moved in between."""
-    stage = Stage(nodes=["a"])
-    stage.join("b")
-    [formed] = stage.take(effects.FormRound)
-    ordered = stage.tell(events.RoundFormed(round=formed.round, members=formed.members))
-    assert ordered == [effects.FormRound(round=2, members=("a", "b"))]
 
 
 def test_what_a_boundary_cost_is_logged():
@@ -523,12 +384,3 @@ def test_a_job_cannot_go_on_from_before_its_beginning():
     """A shell that says so is wrong."""
     with pytest.raises(ProtocolError, match="-1"):
         Stage(0).tell(events.ChunksDeclared(chunks=infos(2), merged=-1))
-
-
-def test_a_node_that_joins_while_the_first_one_loads_gets_its_share():
-    """Both are new then, and one of them has everything."""
-    stage = Stage(12, ["a"], start_nodes=1)
-    stage.answer(effects.FormRound)
-    stage.join("b")
-    stage.run()
-    assert stage.counts() == {"a": 6, "b": 6}

@@ -13,7 +13,7 @@ from chicle_elastic.scheduling.effects import Effect
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.members import GROUPS
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
-from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.scheduling.snapshot import STATE, restore, snapshot
 from chicle_elastic.values import Decision, Observations
 from tests.harness.sim_cluster import SimCluster
@@ -104,17 +104,6 @@ def test_the_table_of_variables_is_complete() -> None:
     for name, variables in STATE.items():
         part = operator.attrgetter(name)(scheduler) if name else scheduler
         assert vars(part).keys() - GROUPS.keys() == variables.keys() | WIRING[name], name or "Scheduler"
-
-
-def test_a_snapshot_shares_nothing_with_its_scheduler() -> None:
-    """What happens to the one does not happen to the other."""
-    stage = Stage(4, ["a", "b"])
-    stage.run()
-    other = restore(snapshot(stage.scheduler))
-    stage.lose("a")
-    assert other.state is State.RUNNING
-    assert other.ledger.num_missing == 0
-    other.ledger.check()
 
 
 class Talker:

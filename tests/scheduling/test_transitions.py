@@ -64,21 +64,6 @@ def test_fifteen_that_join_at_once_are_one_transition():
     assert set(stage.counts().values()) == {2}
 
 
-def test_two_that_join_one_after_the_other_share_what_there_is():
-    """The plan of the second counts what is on its way to the first."""
-    stage = running()
-    stage.join("c")
-    result(stage)
-    stage.join("d")
-    result(stage)
-    orders = stage.take(PRECOPY)
-    for node in (C, NodeId("d")):
-        ended(stage, [order for order in orders if order.target == node])
-    result(stage)
-    assert sum(stage.counts().values()) == 12
-    assert min(stage.counts().values()) == 3
-
-
 def test_a_node_under_notice_works_on_until_the_rows_of_its_chunks_are_elsewhere():
     """Then it hands over the states, and goes."""
     stage = running(("a", "b", "c"))
@@ -111,31 +96,6 @@ def test_a_notice_that_is_about_to_expire_waits_for_no_rows():
     assert stage.ledger.phase(A, orders[0].chunk) in (Phase.OWNED, None)
 
 
-def test_rows_that_could_not_travel_ahead_come_with_their_chunk():
-    """A failure ahead is no failure."""
-    stage = running()
-    stage.join("c")
-    result(stage)
-    orders = stage.take(PRECOPY)
-    ended(stage, orders[:1], fail=True)
-    ended(stage, orders[1:])
-    ordered = result(stage)
-    assert pairs(only(ordered, COPY)) >= pairs(orders[1:])
-    assert stage.counts() == {"a": 4, "b": 4, "c": 4}
-
-
-def test_the_joiner_dies_while_rows_come():
-    """No round, no pause: nobody counted on it."""
-    stage = running()
-    stage.join("c")
-    result(stage)
-    assert stage.lose("c") == []
-    ordered = result(stage)
-    assert kinds(ordered) == ["StartIteration"]
-    assert stage.counts() == {"a": 6, "b": 6}
-    assert stage.scheduler.round == 1
-
-
 def test_the_source_dies_while_rows_come():
     """A new round is due: the joiner is in it at once, and what it has the rows of is what it gets."""
     stage = running(("a", "b", "d"))
@@ -154,22 +114,6 @@ def test_the_source_dies_while_rows_come():
     assert pairs(only(ordered, COPY)) >= pairs(whole)
     result(stage)
     assert sum(stage.counts().values()) == 12
-
-
-def test_the_source_moves_while_rows_come():
-    """Rows are the same wherever their chunk is: what came from the old owner is used for a copy from the new one."""
-    stage = running(("a", "b", "c"))
-    stage.notice("c")
-    result(stage)
-    orders = stage.take(PRECOPY)
-    stage.lose("a")  # others have to take what it was to have
-    for order in orders:
-        if order.target == B:
-            ended(stage, [order])
-    ordered = [*stage.abort(), *stage.answer()]
-    copies = only(ordered, COPY)
-    assert pairs(copies) >= {(order.chunk, order.target) for order in orders if order.target == B}
-    assert stage.counts()["b"] == 12 - stage.ledger.num_missing
 
 
 def test_rows_of_a_chunk_that_is_lost_are_given_back():
@@ -200,17 +144,3 @@ def test_memory_that_is_reserved_ahead_is_given_back_when_something_is_missing()
     result(stage)
     assert stage.ledger.num_missing == 0
     assert sum(stage.counts().values()) == 12
-
-
-def test_without_iterations_nobody_waits():
-    """A job that is paused, or has not begun, forms its round at once."""
-    stage = Stage(12, ["a"], precopy=True, min_nodes=2)
-    assert not stage.orders
-    stage.join("b")
-    assert kinds(stage.orders) == ["FormRound"]
-    stage.run(2)
-    stage.lose("b")
-    stage.abort()
-    assert stage.scheduler.pause_reason is not None
-    stage.join("c")
-    assert only(stage.orders, effects.FormRound)[-1].members == (A, C)

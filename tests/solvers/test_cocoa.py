@@ -81,37 +81,6 @@ def gap(trainer, problem, chunks, model):
     return (primal - dual) / primal
 
 
-@pytest.mark.parametrize(("loss", "num_tasks"), [("hinge", 5), ("squared_hinge", 1), ("logistic", 2)])
-def test_adding_updates_keeps_w_equal_to_its_duals_and_converges(loss, num_tasks):
-    """With any number of tasks, w = w(alpha) after every merge and the gap falls below 1e-3."""
-    problem = Problem()
-    trainer = LinearTrainer(loss=loss, C=0.01)
-    chunks = problem.chunks(trainer)
-    tasks = make_tasks(trainer, chunks, num_tasks)
-    model = trainer.init(problem.schema, np.random.default_rng(0))
-    for iteration in range(1, 151):
-        model = iterate(trainer, tasks, model, iteration)
-        if gap(trainer, problem, chunks, model) < 1e-3:
-            return
-    pytest.fail(f"gap {gap(trainer, problem, chunks, model):.1e} after {iteration} iterations")
-
-
-def test_duals_travel_with_their_samples():
-    """Chunks may change hands between iterations: the gap goes on from where it was."""
-    problem = Problem()
-    trainer = LinearTrainer(C=0.01)
-    chunks = problem.chunks(trainer)
-    model = trainer.init(problem.schema, np.random.default_rng(0))
-    rng = np.random.default_rng(5)
-    gaps = []
-    for iteration in range(1, 41):
-        rng.shuffle(chunks)
-        model = iterate(trainer, make_tasks(trainer, chunks, 1 + iteration % 4), model, iteration)
-        ordered = sorted(chunks, key=lambda chunk: chunk.id)
-        gaps.append(gap(trainer, problem, ordered, model))
-    assert gaps[-1] < 1e-4 < gaps[0]
-
-
 def test_a_certificate_is_the_gap_at_the_rebuilt_model():
     """recover + rebuild + evaluate on three tasks give the gap that NumPy gives."""
     problem = Problem(weights=np.random.default_rng(1).uniform(0, 2, size=569))

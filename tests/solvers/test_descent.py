@@ -46,14 +46,6 @@ def test_small_data_comes_to_what_large_data_comes_to(loss, C, intercept, monkey
         assert_optimal(data, trainer, outcome)
 
 
-def test_equal_jobs_come_to_equal_bits():
-    """The order is drawn from the generator of the task."""
-    data, trainer = problem(rows=200, features=6), LinearTrainer(C=10.0, tol=1e-6)
-    one, other = (data.run(trainer, 1) for _ in range(2))
-    np.testing.assert_array_equal(one.model, other.model)
-    assert len(one.history) == len(other.history)
-
-
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_tasks_come_and_go_between_its_passes(loss):
     """Its duals are those of the chunks, and go with them."""

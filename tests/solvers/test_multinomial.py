@@ -13,10 +13,8 @@ from sklearn.linear_model import LogisticRegression
 
 from chicle_elastic.chunks.rows import rows_of
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.agreement import solve_positive
 from chicle_elastic.solvers.linear.multinomial import class_rows, objective
@@ -408,16 +406,6 @@ def least(X, y, C, weights=None, *, has_intercept=True):
     upper = C * (np.ones(len(y)) if weights is None else weights)
     scores = peer.coef_ @ X.T + peer.intercept_[:, None]
     return 0.5 * (peer.coef_**2).sum() + objective.Softmax.of(scores, y, upper).loss
-
-
-def test_a_checkpoint_of_another_problem_is_refused(tmp_path):
-    """Another C has another optimum."""
-    X, y = load_iris(return_X_y=True)
-    settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1)
-    InProcess(num_tasks=1).run(job(X, y, max_iterations=2, checkpoint=settings))
-    settings = dataclasses.replace(settings, resume=True)
-    with pytest.raises(UsageError, match="C"):
-        InProcess(num_tasks=1).run(job(X, y, C=2.0, checkpoint=settings))
 
 
 def test_float32_rows_come_to_more_digits_than_float32_has():

@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse
-from scipy.optimize import minimize
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Chunk, CsrRows
@@ -118,19 +117,6 @@ def test_without_curved_rows_the_direction_is_the_gradient():
     np.testing.assert_array_equal(direction, -gradient)
 
 
-def test_the_optimum_is_that_of_a_general_minimiser():
-    """scipy's BFGS finds the same objective for the smooth losses."""
-    for loss in (Loss.SQUARED_HINGE, Loss.LOGISTIC):
-        case = Case(loss)
-        for _ in range(3):
-            case.finish.run(lambda: False)
-
-        def objective(w, case=case, loss=loss):
-            return 0.5 * w @ w + primal_losses(loss, case.signs * (case.augmented() @ w), case.upper).sum()
-
-        assert objective(case.finish.w) <= minimize(objective, np.zeros(7)).fun * (1 + 1e-6)
-
-
 def test_a_spent_budget_leaves_duals_and_w_consistent():
     """One step is made in any case, and what there is fits together."""
     case = Case(Loss.HINGE)
@@ -185,11 +171,3 @@ def test_one_task_finishes_with_newton_where_coordinate_descent_crawls():
     trainer = dataclasses.replace(trainer, algorithm="cocoa")
     crawling = fit(trainer, InProcess(), X, y, 40)
     assert trainer.relative_gap(crawling.model, crawling.certificate) > 1e-6
-
-
-def test_coordinate_descent_goes_on_where_newton_left_off_when_tasks_join():
-    """Newton needs all samples in one task; when others join, its duals are a start like any other."""
-    X, y = weakly_regularised()
-    trainer = LinearTrainer(C=10.0, tol=1e-9, loss="squared_hinge")
-    outcome = fit(trainer, InProcess(num_tasks=1, changes=((9, 3), (12, 1))), X, y, 60)
-    assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-9

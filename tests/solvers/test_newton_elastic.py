@@ -2,17 +2,12 @@
 
 import dataclasses
 import itertools
-import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.ids import NodeId
-from chicle_elastic.runtime.checkpoint import format as checkpoint
-from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
@@ -109,16 +104,6 @@ def test_a_run_that_ends_amid_changes_says_the_truth(loss):
     outcome = data.run(trainer, InProcess(num_tasks=4, changes=((2, 2), (3, 5))), max_iterations=4)
     assert outcome.history[-1].num_tasks == 5
     assert_true(data, trainer, outcome)
-
-
-def test_one_task_of_the_hinge_goes_on_with_newton_once_there_are_four():
-    """Coordinate descent until then; its duals are the centers to begin with."""
-    data, trainer = problem(**NARROW), trainer_of("hinge")
-    outcome = data.run(trainer, InProcess(num_tasks=1, changes=((1, 4),)))
-    assert is_newton_job(outcome)
-    assert_optimal(data, trainer, outcome)
-    fixed = data.run(trainer, 4)
-    assert len(outcome.history) <= 1.1 * len(fixed.history) + 2
 
 
 @pytest.mark.parametrize("iteration", [1, 3, 5])
@@ -245,64 +230,6 @@ def saved(data, trainer, folder, num_tasks, max_iterations, *, resume):
     """A run that is saved after each iteration."""
     settings = CheckpointSettings(folder=str(folder), every_iterations=1, resume=resume, keep=100)
     return data.run(trainer, num_tasks, max_iterations=max_iterations, checkpoint=settings)
-
-
-@pytest.mark.parametrize(
-    ("loss", "shape"),
-    [*((loss, NARROW) for loss in LOSSES), ("logistic", WIDE)],
-    ids=["hinge", "squared_hinge", "logistic", "wide logistic"],
-)
-def test_a_run_that_goes_on_from_a_checkpoint_ends_as_one_that_was_never_stopped(tmp_path, loss, shape):
-    """With the same number of iterations, also on other tasks: the progress is in the checkpoint.
-
-    Sums of second derivatives in float32 differ by the order of the rows, and the last step with them.
-    """
-    data, trainer = problem(**shape), trainer_of(loss, is_wide=shape is WIDE)
-    whole = data.run(trainer, 4)
-    for stop in (2, 3):
-        folder = tmp_path / str(stop)
-        # A job that is to end is certified, which moves no output of one that would have gone on.
-        saved(data, trainer, folder, 4, 100, resume=False)
-        forget_after(folder, stop)
-        resumed = saved(data, trainer, folder, 2, 400, resume=True)
-        assert_optimal(data, trainer, resumed)
-        assert len(resumed.history) == len(whole.history) > stop
-        rounding = 1e-6 if loss in SMOOTH and shape is NARROW else 1e-9
-        np.testing.assert_allclose(resumed.model, whole.model, rtol=0, atol=rounding * np.abs(whole.model).max())
-
-
-def forget_after(folder: Path, iteration: int) -> Path:
-    """Leave the checkpoint of an iteration as the last, as if all had died after it."""
-    for path in checkpoint.attempts(folder):
-        if checkpoint.iteration_of(path) > iteration:
-            shutil.rmtree(path)
-    [*_, last] = checkpoint.attempts(folder)
-    assert checkpoint.iteration_of(last) == iteration
-    return last
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_checkpoint_of_before_there_was_progress_is_read(tmp_path, loss):
-    """Model and duals of coordinate descent, and no file of progress: Newton's method begins from there."""
-    data, trainer = problem(**NARROW), trainer_of(loss)
-    saved(data, trainer, tmp_path, 4, 100, resume=False)
-    path = forget_after(tmp_path, 3)
-    strip_progress(path, JobIdentity.of(trainer, data.source(4).schema, num_parameters=3 * 10))
-    found = checkpoint.read(path, JobIdentity.of(trainer, data.source(4).schema, num_parameters=3 * 10))
-    assert not NewtonState.is_of(found.progress)
-    resumed = saved(data, trainer, tmp_path, 4, 400, resume=True)
-    assert is_newton_job(resumed)
-    assert [record.iteration for record in resumed.history] == list(range(1, len(resumed.history) + 1))
-    assert_optimal(data, trainer, resumed)
-
-
-def strip_progress(path: Path, identity: JobIdentity) -> None:
-    """Take the file of progress out of a checkpoint, and out of its manifest."""
-    manifest = json.loads((path / "manifest.json").read_text())
-    files = {name: entry for name, entry in manifest["files"].items() if name != checkpoint.PROGRESS}
-    assert len(files) == len(manifest["files"]) - 1
-    (path / checkpoint.PROGRESS).unlink()
-    checkpoint.write_manifest(path, iteration=manifest["iteration"], identity=identity, files=files)
 
 
 def test_at_rest_with_a_smaller_tol_a_run_goes_on(tmp_path):

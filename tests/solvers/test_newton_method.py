@@ -94,15 +94,6 @@ def test_a_run_that_ends_amid_conjugate_gradients_says_the_truth(loss, max_itera
     assert assert_true(data, trainer, outcome).gap > trainer.tol
 
 
-def test_a_caller_that_ends_the_job_has_a_true_certificate():
-    """Of the iteration at which it ended, with the duals of its w."""
-    data = problem(**NARROW)
-    trainer = LinearTrainer(loss="hinge", tol=1e-9)
-    outcome = data.run(trainer, 4, on_iteration=lambda record: record.iteration == 5)
-    assert outcome.reason == "ended by a callback"
-    assert_true(data, trainer, outcome)
-
-
 @pytest.mark.parametrize("num_tasks", [1, 4])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_good_duals_are_at_rest_at_once(loss, num_tasks):
@@ -116,17 +107,6 @@ def test_good_duals_are_at_rest_at_once(loss, num_tasks):
     if is_expected(loss, num_tasks):
         assert len(again.history) == 1
         np.testing.assert_allclose(again.state, first.state, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_duals_of_another_C_are_a_better_beginning_than_none(loss):
-    """A warm start never ends elsewhere; for a C that is not far away it does not take longer."""
-    data = problem(**NARROW)
-    near, trainer = LinearTrainer(loss=loss, C=1.0, tol=1e-6), LinearTrainer(loss=loss, C=1.05, tol=1e-6)
-    cold = data.run(trainer, 4)
-    warm = data.run(trainer, 4, initial_state=data.run(near, 4).state)
-    assert_optimal(data, trainer, warm)
-    assert len(warm.history) <= len(cold.history)
 
 
 def test_duals_that_are_nothing_like_good_do_no_harm():

@@ -62,15 +62,6 @@ def test_a_dot_product_is_that_of_its_lanes(length):
     assert agreement.squared(a) == agreement.dot(a, a)
 
 
-@pytest.mark.parametrize("offset", [1, 3])
-def test_a_dot_product_does_not_depend_on_where_the_vectors_lie(offset):
-    """Alignment and strides decide how NumPy would add."""
-    a, b = np.random.default_rng(0).normal(size=(2, 777))
-    moved, strided = np.zeros(800), np.zeros((777, 2))
-    moved[offset : offset + 777], strided[:, 0] = a, b
-    assert agreement.dot(moved[offset : offset + 777], strided[:, 0]) == agreement.dot(a, b)
-
-
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("block_columns", [2, 3])
 @pytest.mark.parametrize("has_free_intercept", [False, True])
@@ -194,17 +185,6 @@ def test_conjugate_gradients_come_to_the_newton_direction():
     w, phases = bowl.run(40)
     assert phases.count(NewtonPhase.MULTIPLY) <= D * phases.count(NewtonPhase.EVALUATE)
     np.testing.assert_allclose(w, bowl.optimum(), rtol=1e-4)
-
-
-def test_sums_of_an_interrupted_pass_change_nothing():
-    """Whatever is in them."""
-    what = problem()
-    state, w = begun(what), np.ones(D)
-    before = state.encode()
-    sums = np.full(state.sums_size(what), np.nan)
-    sums[0] = 1.0
-    assert steps.advance(state, what, w, sums, 1.0) is w
-    np.testing.assert_array_equal(state.encode(), before)
 
 
 def test_a_step_that_does_not_fall_far_enough_is_refused_and_shortened():

@@ -248,24 +248,6 @@ def test_a_job_may_end_between_two_stages():
     assert len(models) == 5
 
 
-def test_the_progress_survives_its_way_through_a_vector():
-    """Results, counters and the progress of the stage."""
-    state = PathState(
-        stage=2,
-        began=17,
-        is_first=False,
-        is_fresh=True,
-        results=np.arange(10.0).reshape(2, 5),
-        inner=np.array([1.0, 2.0]),
-    )
-    found = PathState.of(state.encode())
-    assert (found.stage, found.began, found.is_first, found.is_fresh) == (2, 17, False, True)
-    np.testing.assert_array_equal(found.results, state.results)
-    np.testing.assert_array_equal(found.inner, state.inner)
-    assert PathState.of(NO_PROGRESS).is_first
-    assert [result.gap for result in results_of(state.encode())] == [1.0, 6.0]
-
-
 def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():
     """A loss in the first iteration of a fresh stage leaves duals of two stages behind, which solvers write anew."""
     path = PathTrainer(stages=stages("hinge"), max_iterations=(9,) * 9)

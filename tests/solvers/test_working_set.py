@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
@@ -150,18 +149,6 @@ def test_a_run_that_ends_in_any_phase_says_the_truth(max_iterations, size):
     assert state_of(outcome).phase is not WorkingSetPhase.DESCEND
     assert_true(data, trainer, outcome)
     assert len(outcome.history) == max_iterations
-
-
-@pytest.mark.parametrize(("size", "stop"), PHASES, indirect=["size"])
-def test_a_run_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, size):
-    """Also on other tasks: the set is part of the progress."""
-    data, trainer = counts(), LinearTrainer(tol=TOL)
-    for tasks, iterations, resume in ((4, stop, False), (2, 100, True)):
-        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=resume, keep=100)
-        outcome = data.run(trainer, tasks, max_iterations=iterations, checkpoint=settings)
-    assert_optimal(data, trainer, outcome)
-    assert len(outcome.history) > stop
-    assert len(outcome.history) <= len(data.run(trainer, 4, max_iterations=100).history) + 6
 
 
 @pytest.mark.parametrize("size", ["large"], indirect=True)

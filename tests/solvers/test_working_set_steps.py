@@ -42,16 +42,6 @@ def sums_of(state):
     return sums, Sums(state, D, sums)
 
 
-@pytest.mark.parametrize("phase", [WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE])
-def test_the_sums_of_a_pass_that_was_interrupted_count_for_nothing(phase):
-    """Model and state stay, and the pass is made again."""
-    state, model = state_in(phase), np.arange(2.0 * D)
-    before = state.encode()
-    sums = np.ones(sums_size(state, 2 * D))
-    np.testing.assert_array_equal(steps.advance(state, model, sums, 1e-6), model)
-    np.testing.assert_array_equal(state.encode(), before)
-
-
 def test_a_w_that_is_not_that_of_the_duals_is_replaced_and_looked_at_again():
     """Once: a w that still differs then differs by rounding."""
     state, model = state_in(WorkingSetPhase.SELECT), np.ones(2 * D)

@@ -197,14 +197,6 @@ def test_a_reserved_chunk_cannot_be_read():
                 use(ChunkId(3))
 
 
-def test_an_abandoned_reservation_gives_its_slot_back():
-    """A copy that never arrived costs nothing."""
-    with make_store(num_slots=1) as store:
-        store.reserve(ChunkId(3), 640)
-        store.free(ChunkId(3))
-        put_chunk(store, make_chunk(4))
-
-
 @pytest.mark.parametrize("part", ["header", "rows", "state"])
 def test_a_damaged_copy_is_not_committed_and_can_be_filled_again(part):
     """One flipped bit anywhere; the slot stays reserved for the next try."""
@@ -299,17 +291,6 @@ def test_only_the_chunks_that_are_named_are_raised():
         with pytest.raises(UsageError, match="chunk 2 is not on this node"):
             store.advance(StateVersion(1, 5), chunks=[ChunkId(1), ChunkId(2)])
         assert store.inventory()[ChunkId(1)] == StateVersion(1, 4)
-
-
-def test_bytes_that_were_verified_while_they_arrived_are_committed_as_they_are():
-    """The store takes the size and version that their headers said."""
-    with make_store() as source, make_store() as target:
-        put_chunk(source, make_chunk(0), version=StateVersion(2, 7))
-        content = bytes_in_slot(source, ChunkId(0))
-        target.reserve(ChunkId(0), len(content))[:] = content
-        target.commit_verified(ChunkId(0), len(content), source.inventory()[ChunkId(0)])
-        assert target.inventory() == {0: StateVersion(2, 7)}
-        assert (chunk_in_slot(target, ChunkId(0)).state == chunk_in_slot(source, ChunkId(0)).state).all()
 
 
 def test_versions_only_rise():

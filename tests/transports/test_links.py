@@ -34,22 +34,30 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def secret():
-    """The secret of the job."""
-    return JobSecret.generate()
-
-
-@pytest.fixture
 def listener(secret):
     """Where n1 takes links."""
     with LinkListener("tcp://127.0.0.1:0", secret, name="n1") as listener:
         yield listener
 
 
+@pytest.fixture(params=["plain", "tls"])
+def protection(request):
+    """Return the certificate of both ends, or None."""
+    return request.getfixturevalue("tls") if request.param == "tls" else None
+
+
 @pytest.fixture
-def links(listener, secret):
+def guarded(secret, protection):
+    """Where n1 takes links with or without TLS."""
+    with LinkListener("tcp://127.0.0.1:0", secret, name="n1", tls=protection) as listener:
+        yield listener
+
+
+@pytest.fixture
+def links(guarded, secret, protection):
     """Both ends of a link: at n1 and at n2."""
-    with connect(listener.address, secret, name="n2", timeout_s=TIMEOUT_S) as calling, accept(listener) as listening:
+    calling = connect(guarded.address, secret, name="n2", timeout_s=TIMEOUT_S, tls=protection)
+    with calling, accept(guarded) as listening:
         yield listening, calling
 
 
@@ -112,14 +120,19 @@ class TestMessages:
         assert (listening.peer, calling.peer) == ("n2", "n1")
 
     def test_messages_go_both_ways_in_order(self, links):
-        """Any JSON value is a message."""
+        """Any JSON value is a message; several threads send while the loop reads."""
         listening, calling = links
-        messages = [None, True, 0, 1.5, "ä", [], {"a": [{}]}] * 50
-        for message in messages:
-            listening.send(message)
-            calling.send(message)
-        assert receive(calling, len(messages)) == messages
-        assert receive(listening, len(messages)) == messages
+        messages = [None, True, 1.5, "ä", [], {"a": [{}]}, "x" * 16_384, "y" * 65_537, "z" * 300_000] * 5
+        with ThreadPoolExecutor(2) as threads:
+            found = threads.submit(receive, listening, len(messages))
+            sent = threads.submit(lambda: [listening.send(message) for message in messages])
+            for message in messages:
+                calling.send(message)
+            assert receive(calling, len(messages)) == messages
+            sent.result(TIMEOUT_S)
+            while calling.wants_to_write:
+                calling.flush()
+            assert found.result(TIMEOUT_S) == messages
 
     def test_a_long_message_goes_out_as_the_kernel_takes_it(self, links):
         """`send` does not wait for a peer that is busy; the event loop flushes."""
@@ -144,12 +157,16 @@ class TestMessages:
         """An event loop has other things to do."""
         assert links[0].receive() == []
 
-    def test_threads_may_send_at_the_same_time(self, links):
-        """Messages do not mix."""
+    def test_threads_may_send_while_the_loop_reads(self, links):
+        """Messages do not mix, and OpenSSL allows one call at a time on a connection."""
         listening, calling = links
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda number: calling.send([number] * 2000), range(200)))
+            answers = threads.submit(lambda: [listening.send("x" * 100) for _ in range(2000)])
+            sent = [threads.submit(calling.send, [number] * 2000) for number in range(200)]
+            back = threads.submit(receive, calling, 2000)
             assert sorted(receive(listening, 200)) == [[number] * 2000 for number in range(200)]
+            assert len(back.result(TIMEOUT_S)) == len(answers.result(TIMEOUT_S)) == 2000
+            assert len([each.result(TIMEOUT_S) for each in sent]) == 200
 
     def test_a_peer_that_reads_nothing_is_given_up(self, links, monkeypatch):
         """Messages for a stopped process must not fill the memory of this one."""
@@ -234,11 +251,11 @@ class TestEnds:
 class TestStrangers:
     """Who has no secret gets no link."""
 
-    def test_a_wrong_secret_is_refused(self, listener, secret, links):
-        """The caller is told, nothing is accepted, and links that are there go on."""
-        with pytest.raises(SecretError, match="the same secret file"):
-            connect(listener.address, JobSecret.generate(), name="x", timeout_s=TIMEOUT_S)
-        assert listener.accept() is None
+    def test_a_wrong_secret_is_refused(self, guarded, protection, links):
+        """The caller is told, also with a certificate; nothing is accepted, and links that are there go on."""
+        with pytest.raises(SecretError, match=r"the same secret file|did not prove the secret"):
+            connect(guarded.address, JobSecret.generate(), name="x", timeout_s=TIMEOUT_S, tls=protection)
+        assert guarded.accept() is None
         links[0].send("still here")
         assert receive(links[1], 1) == ["still here"]
 

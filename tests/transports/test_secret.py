@@ -13,12 +13,6 @@ from chicle_elastic.transports.secret import MAX_SIGNED_BYTES, JobSecret
 VALUE = {"round": 3, "members": ["n1", "ä\n"], "lead": None, "load": 0.25}
 
 
-@pytest.fixture
-def secret():
-    """A secret."""
-    return JobSecret.generate()
-
-
 def assert_equal_secrets(one: JobSecret, other: JobSecret) -> None:
     """The same key: what one signs, the other verifies."""
     assert other.verify("test", one.sign("test", VALUE)) == VALUE

@@ -12,49 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.errors import PeerLostError, ProtocolError, SecretError, TlsError, UsageError
+from chicle_elastic.errors import PeerLostError, ProtocolError, TlsError, UsageError
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports import addresses
 from chicle_elastic.transports.base import Region
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_listener
-from chicle_elastic.transports.links import Link, LinkListener, connect
+from chicle_elastic.transports.links import LinkListener, connect
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import TransportSelector
 from chicle_elastic.transports.tcp import TcpTransport
 from chicle_elastic.transports.tls import TlsIdentity, greet_as_caller, greet_as_listener, make_contexts, wrap
-from tests.harness.certificates import OPENSSL, Authority
+from tests.harness.certificates import Authority
 from tests.harness.impostor import Impostor, wait_for_the_end
 from tests.timeouts import timeout_s
-from tests.transports.test_links import accept, receive, send_for_ever, wait_until_lost
+from tests.transports.test_links import accept, receive
 
 TIMEOUT_S = timeout_s(10)
-
-pytestmark = pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the program openssl")
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The CA of the job."""
-    return Authority(tmp_path_factory.mktemp("ca") / "job")
-
-
-@pytest.fixture(scope="module")
-def folder(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a node mounts."""
-    return authority.issue(tmp_path_factory.mktemp("tls") / "n1")
-
-
-@pytest.fixture
-def tls(folder: Path) -> TlsIdentity:
-    """Of a node of the job."""
-    return TlsIdentity(folder)
-
-
-@pytest.fixture
-def secret() -> JobSecret:
-    """Of the job."""
-    return JobSecret.generate()
 
 
 @pytest.fixture
@@ -62,16 +36,6 @@ def listener(secret: JobSecret, tls: TlsIdentity) -> Iterator[LinkListener]:
     """Where n1 takes links by TLS."""
     with LinkListener("tcp://127.0.0.1:0", secret, name="n1", tls=tls, proof_timeout_s=TIMEOUT_S) as listener:
         yield listener
-
-
-@pytest.fixture
-def links(listener: LinkListener, secret: JobSecret, tls: TlsIdentity) -> Iterator[tuple[Link, Link]]:
-    """Both ends of a link: at n1 and at n2."""
-    with (
-        connect(listener.address, secret, name="n2", timeout_s=TIMEOUT_S, tls=tls) as calling,
-        accept(listener) as listening,
-    ):
-        yield listening, calling
 
 
 def wait_for_line(caplog: pytest.LogCaptureFixture, words: str) -> None:
@@ -102,36 +66,7 @@ def forwarder(target: str, seen: bytearray) -> Iterator[str]:
 
 
 class TestLinks:
-    """Messages, in an event loop."""
-
-    def test_messages_go_both_ways_whole_and_in_order(self, links: tuple[Link, Link]) -> None:
-        """Short ones and ones of many records."""
-        listening, calling = links
-        assert (listening.peer, calling.peer) == ("n2", "n1")
-        messages = [None, 1.5, "ä", {"a": [{}]}, "x" * 16_384, "y" * 65_537, "z" * 300_000] * 5
-        reading = threading.Thread(target=lambda: found.extend(receive(listening, len(messages))))
-        found: list[object] = []
-        reading.start()
-        for message in messages:
-            calling.send(message)
-            listening.send(message)
-        assert receive(calling, len(messages)) == messages
-        while calling.wants_to_write:
-            calling.flush()
-        reading.join()
-        assert found == messages
-
-    def test_sending_never_waits_and_the_rest_is_flushed(self, links: tuple[Link, Link]) -> None:
-        """A message of 20 MB does not fit into the kernel; it arrives while the loop flushes."""
-        listening, calling = links
-        message = "x" * (20 << 20)
-        calling.send(message)
-        assert calling.wants_to_write
-        found: list[object] = []
-        while not found:
-            calling.flush()
-            found = listening.receive()
-        assert found == [message]
+    """Links; `test_links` sends messages with and without TLS."""
 
     def test_bytes_are_not_readable_on_the_way(self, secret: JobSecret, tls: TlsIdentity) -> None:
         """Neither the names in the greeting nor a message; seen by a forwarder between the two ends."""
@@ -146,42 +81,6 @@ class TestLinks:
             assert receive(listening, 1) == ["a message to be kept"]
         assert len(seen) > 100
         assert not any(word in seen for word in (b"n1-the-listener", b"n2-the-caller", b"to be kept", b"HELLO"))
-
-    def test_the_end_of_the_other_process_shows_at_once(self, links: tuple[Link, Link]) -> None:
-        """After the messages that it has sent before."""
-        listening, calling = links
-        calling.send("last words")
-        calling.close()
-        assert receive(listening, 1) == ["last words"]
-        assert "n2 closed the link" in str(wait_until_lost(listening))
-
-    def test_sending_to_a_peer_that_does_not_read_ends(self, links: tuple[Link, Link]) -> None:
-        """As without TLS: memory for what waits is bounded."""
-        _, calling = links
-        with pytest.raises(PeerLostError, match="n1 does not read its messages"):
-            send_for_ever(calling, 8 << 20)
-
-    def test_two_threads_may_send_while_the_loop_reads(self, links: tuple[Link, Link]) -> None:
-        """OpenSSL allows one call at a time on a connection; a link sees to that."""
-        listening, calling = links
-        senders = [
-            threading.Thread(target=lambda link=link: [link.send("x" * 100) for _ in range(2000)])
-            for link in (calling, calling, listening)
-        ]
-        for sender in senders:
-            sender.start()
-        reading = threading.Thread(target=lambda: found.extend(receive(listening, 4000)))
-        found: list[object] = []
-        reading.start()
-        assert len(receive(calling, 2000)) == 2000
-        for thread in (*senders, reading):
-            thread.join()
-        assert len(found) == 4000
-
-    def test_the_secret_counts_inside_of_tls(self, listener: LinkListener, tls: TlsIdentity) -> None:
-        """A certificate of the CA makes no party of the job."""
-        with pytest.raises(SecretError, match="did not prove the secret"):
-            connect(listener.address, JobSecret.generate(), name="n2", timeout_s=TIMEOUT_S, tls=tls)
 
     def test_a_listener_closes_while_a_caller_shakes_hands(self, secret: JobSecret, tls: TlsIdentity) -> None:
         """The caller sends nothing; its thread ends with the listener and not at its deadline."""

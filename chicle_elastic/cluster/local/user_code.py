@@ -12,7 +12,7 @@ rendezvous store or from a file on a disk is ever unpickled. Here the writer is 
 processes that were started for it, of the same user on the same machine: the kernel vouches for that at the server's
 socket (SO_PEERCRED), through which the descriptor comes. The memory file has no path that other users could open, and
 once it is sealed no process can change it, the driver included. This is the only file that may import a pickling
-module (tests/house/hazards.py).
+module (pyproject.toml).
 """
 
 import io

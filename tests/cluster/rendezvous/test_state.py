@@ -15,24 +15,7 @@ def member(name: str) -> RoundMember:
     return RoundMember(node=NodeId(name), token=f"token-{name}", host="10.0.0.1", port=1234)
 
 
-def names(state: RendezvousState) -> list[str]:
-    """Of the members, in order."""
-    return [member.node for member in state.members]
-
-
 A, B, C, D = (member(name) for name in "abcd")
-
-
-def test_a_free_round_expects_the_last_one_s_members_and_who_waits() -> None:
-    """With the ranks of those who stay as they were."""
-    state = states.complete(states.come(states.come(RendezvousState(), A, max_nodes=4), B, max_nodes=4))
-    state = states.come(state, C, max_nodes=4)
-    assert state.waiting == (C,)
-    state = states.come(state, B, max_nodes=4)
-    assert (state.round, state.expected) == (2, ("a", "b", "c"))
-    state = states.come(states.come(state, C, max_nodes=4), A, max_nodes=4)
-    assert states.may_complete(state, min_nodes=2, is_quiet=False)
-    assert names(states.complete(state)) == ["a", "b", "c"]
 
 
 def test_a_free_round_does_not_expect_who_left() -> None:
@@ -42,24 +25,7 @@ def test_a_free_round_does_not_expect_who_left() -> None:
     assert states.may_complete(state, min_nodes=1, is_quiet=False)
     state = states.come(state, C, max_nodes=4)
     state = states.depart(state, C)
-    assert names(states.complete(state)) == ["b"]
-
-
-def test_a_free_round_takes_no_more_than_find_a_place() -> None:
-    """The others wait."""
-    state = RendezvousState()
-    for me in (A, B, C):
-        state = states.come(state, me, max_nodes=2)
-    assert state.is_complete
-    assert (names(state), state.waiting) == (["a", "b"], (C,))
-
-
-def test_a_first_free_round_closes_when_nobody_comes_for_a_while() -> None:
-    """And not before enough are there."""
-    state = states.come(RendezvousState(), A, max_nodes=4)
-    assert not states.may_complete(state, min_nodes=1, is_quiet=False)
-    assert states.may_complete(state, min_nodes=1, is_quiet=True)
-    assert not states.may_complete(state, min_nodes=2, is_quiet=True)
+    assert [member.node for member in states.complete(state).members] == ["b"]
 
 
 def test_the_state_survives_the_store() -> None:

@@ -31,13 +31,6 @@ def test_the_store_listens_on_the_given_address_only() -> None:
             socket.create_connection(("127.0.0.2", port), timeout=5)
 
 
-def test_what_one_client_writes_the_other_reads() -> None:
-    """Whatever connection it has."""
-    with StoreServer() as host:
-        connect_store(host.endpoint).set("key", "value")
-        assert connect_store(host.endpoint).get("key") == b"value"
-
-
 def test_a_port_in_use_is_an_error_that_says_so() -> None:
     """With the address."""
     with StoreServer() as host, pytest.raises(UsageError, match=r"cannot listen on .* in use"):
