@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from chicle_elastic.testing.certificates import OPENSSL, Authority
 
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
+from tests.harness.certificates import OPENSSL, Authority
 
 
 @pytest.fixture
