@@ -248,6 +248,40 @@ def test_a_job_may_end_between_two_stages():
     assert len(models) == 5
 
 
+def test_the_progress_survives_its_way_through_a_vector():
+    """Results, counters and the progress of the stage."""
+    state = PathState(
+        stage=2,
+        began=17,
+        is_first=False,
+        is_fresh=True,
+        results=np.arange(10.0).reshape(2, 5),
+        inner=np.array([1.0, 2.0]),
+    )
+    found = PathState.of(state.encode())
+    assert (found.stage, found.began, found.is_first, found.is_fresh) == (2, 17, False, True)
+    np.testing.assert_array_equal(found.results, state.results)
+    np.testing.assert_array_equal(found.inner, state.inner)
+    assert PathState.of(NO_PROGRESS).is_first
+    assert [result.gap for result in results_of(state.encode())] == [1.0, 6.0]
+
+
+def test_an_iteration_begins_with_the_progress_that_the_last_one_left(monkeypatch):
+    """It is as long as the second derivatives: a copy would cost as much memory, and as much time as a step."""
+    begin, pairs = PathTrainer.begin, []
+
+    def noted(self, schema, model, progress, num_tasks):
+        found = begin(self, schema, model, progress, num_tasks)
+        pairs.append((found is progress, PathState.of(progress).is_first))
+        return found
+
+    monkeypatch.setattr(PathTrainer, "begin", noted)
+    X, y, folds = problem(num_classes=3)
+    run(stages("softmax", 3, folds=[0]), X, y, folds, num_classes=3)
+    assert len(pairs) > 2 * len(CS)
+    assert all(is_same != is_first for is_same, is_first in pairs)
+
+
 def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():
     """A loss in the first iteration of a fresh stage leaves duals of two stages behind, which solvers write anew."""
     path = PathTrainer(stages=stages("hinge"), max_iterations=(9,) * 9)

@@ -76,6 +76,17 @@ def test_a_state_comes_back_from_its_vector(cls):
     assert not cls.is_of(np.zeros(0))
 
 
+@pytest.mark.parametrize("cls", [NewtonState, WorkingSetState])
+def test_a_state_may_stand_in_place_of_its_vector(cls):
+    """A path copies the vectors of its stage once, and not into a vector of the stage first."""
+    for seed in range(6):
+        inner, outer = (filled(each, np.random.default_rng(seed)) for each in (cls, PathState))
+        state = dataclasses.replace(outer, inner=inner)
+        expected = dataclasses.replace(outer, inner=filled(cls, np.random.default_rng(seed)).encode())
+        np.testing.assert_array_equal(state.encode(), expected.encode())
+        assert_same(state, expected)
+
+
 @pytest.mark.parametrize("cls", STATES)
 def test_a_state_that_is_changed_belongs_to_nobody_else(cls):
     """The one that was made into a vector is used again as it is; the vector stays what it was."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.solvers.linear.coordinates import ITERATIONS_PER_TURN
+from chicle_elastic.solvers.linear.descent import Descent
 from chicle_elastic.solvers.linear.race import AHEAD, Race
 from estimators import ChicleSVM
 
@@ -12,9 +13,9 @@ FLIGHTS = (0.899, 0.833, 0.76, 0.707, 0.6, 0.5, 0.4, 0.327, 0.26, 0.2, 0.16, 0.1
 """Relative gaps of coordinate descent on flights one-hot, per pass."""
 
 
-def run(traces, first_turn):
+def run(traces, first_turn, first_share=1.0):
     """Race two methods whose gaps are `traces[i](step)`, to the first gap of 0; the steps of each, and who ended."""
-    race, done = Race(first_turn), [0, 0]
+    race, done = Race(first_turn, first_share=first_share), [0, 0]
     while True:
         own = race.running
         gap = traces[own](done[own])
@@ -49,7 +50,8 @@ def test_both_do_at_most_three_times_the_work_of_the_one_that_ends():
         rng = np.random.default_rng(seed)
         first_turn = float(rng.choice([0.0, 4 * STEP, 1000.0]))
         lengths = 10.0 ** rng.uniform(0, 4, 2)
-        done, _ = run([ending(length, adversarial(rng)) for length in lengths], first_turn)
+        traces = [ending(length, adversarial(rng)) for length in lengths]
+        done, _ = run(traces, first_turn, float(rng.choice([0.1, 1.0])))
         best = STEP * np.ceil(lengths.min())
         assert STEP * sum(done) <= (1.0 + AHEAD) * best + first_turn + 2 * STEP, seed
 
@@ -90,4 +92,28 @@ def test_few_dense_rows_of_many_columns_have_newton_steps(loss):
     X = np.clip(0.5 + 0.2 * rng.normal(size=(900, 40)) @ faces + 0.02 * rng.normal(size=(900, 3000)), 0, 1)
     y = (X @ rng.normal(size=(3000, 2)) / 50 + 0.3 * rng.normal(size=(900, 2))).argmax(axis=1)
     model = ChicleSVM(loss=loss, C=100.0, random_state=0, max_iter=3 * ITERATIONS_PER_TURN).fit(X, y)
+    assert model.duality_gap_ <= model.tol
+
+
+def test_passes_that_begin_with_duals_of_before_yield_early(monkeypatch):
+    """More rows later: passes do as much as one Newton step, and a cold fit as many as 24 of them."""
+    visits = []
+
+    def noted(self, *args, **kwargs):
+        before = self.visits
+        found = descend(self, *args, **kwargs)
+        visits.append(self.visits - before)
+        return found
+
+    descend = Descent.run
+    monkeypatch.setattr(Descent, "run", noted)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 30))
+    y = X @ rng.normal(size=30) + 3.0 * rng.normal(size=1500) > 0
+    model = ChicleSVM(C=10.0, warm_start=True, random_state=0, n_threads=1).fit(X, y)
+    cold = sum(visits)
+    model.fit(X[:1360][::-1], y[:1360][::-1])  # other rows: it begins without duals
+    visits.clear()
+    model.fit(np.concatenate([X[:1360][::-1], X[1360:]]), np.concatenate([y[:1360][::-1], y[1360:]]))
+    assert sum(visits) < 0.8 * cold
     assert model.duality_gap_ <= model.tol

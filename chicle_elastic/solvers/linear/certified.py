@@ -92,10 +92,14 @@ class CertifiedTrainer(Trainer):
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """Take the step that follows from the sums of a pass."""
+        following, state = self.advanced(model, progress, summed)
+        return following, state.encode()
+
+    def advanced(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Any]:
+        """Take this step, and return the state that `advance` makes a vector of."""
         state = self.state_type.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            following = self.steps.advance(state, self.problem_of(state), model, summed.delta, summed.weight)
-        return following, state.encode()
+            return self.steps.advance(state, self.problem_of(state), model, summed.delta, summed.weight), state
 
     @abstractmethod
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:

@@ -63,7 +63,7 @@ class PathState(ProgressState):
     is_fresh: bool = False  # It begins afresh
     # of each stage that is over: iterations, certified relative gap and model; shape (stage, 2 + num_parameters)
     results: Array = field(default_factory=nothing, metadata={ROWS: "stage"})
-    inner: Array = field(default_factory=nothing)  # the progress of the stage's trainer
+    inner: Array = field(default_factory=nothing)  # progress of the trainer of the stage, or the state to make it of
 
     @classmethod
     def of(cls, progress: Array) -> "PathState":
@@ -125,7 +125,8 @@ class PathTrainer(Trainer):
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """As the present stage."""
         trainer, state = self._now(progress)
-        return replace(state, inner=trainer.begin(schema, model, state.inner, num_tasks)).encode()
+        inner = trainer.begin(schema, model, state.inner, num_tasks)
+        return progress if inner is state.inner else replace(state, inner=inner).encode()
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """Of the first stage."""
@@ -143,7 +144,9 @@ class PathTrainer(Trainer):
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """As the present stage."""
         trainer, state = self._now(progress)
-        model, inner = trainer.advance(model, state.inner, summed)
+        # Second derivatives and vectors of many classes are long: they are copied once, into the vector of the path.
+        advance = trainer.advanced if NewtonState.is_of(state.inner) else trainer.advance
+        model, inner = advance(model, state.inner, summed)
         return model, replace(state, inner=inner, is_first=False).encode()
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:

@@ -115,6 +115,14 @@ class ProgressState:
 
     def encode(self) -> Array:
         """Make one vector, float64. The state is kept with it, and is left as `decode` would have it."""
+        head, arrays = self._pieces()
+        vector = np.concatenate(arrays)  # integers become float64 on the way
+        _fill(self, head, vector)
+        _keep(vector, self)
+        return vector
+
+    def _pieces(self) -> tuple[list[float], list[Array]]:
+        """Return the head, and all arrays of the vector, of which the head is the first."""
         plan = _plan(type(self))
         head, arrays = [plan.kind], [NOTHING]
         _add(plan, self, head, arrays)
@@ -125,10 +133,7 @@ class ProgressState:
             for each in found:
                 _add(of_part, each, head, arrays)
         arrays[0] = np.array(head, dtype=np.float64)
-        vector = np.concatenate(arrays)  # integers become float64 on the way
-        _fill(self, head, vector)
-        _keep(vector, self)
-        return vector
+        return head, arrays
 
     @classmethod
     def is_of(cls, progress: Array) -> bool:
@@ -180,15 +185,17 @@ def _add(
     head: list[float],  # OUT
     arrays: list[Array],  # OUT
 ) -> None:
-    """Add scalars and lengths to the head, and those arrays that are kept to the others."""
+    """Add scalars and lengths to the head, and those arrays that are kept to the others.
+
+    The vector of another state is written piece by piece where that state stands in place of it, and never by itself.
+    """
     kept = state.kept()
     head += plan.values(state)
     for name in plan.empty:
-        array = getattr(state, name)
-        size = array.size if name in kept else 0
-        head.append(size)
-        if size:
-            arrays.append(array.reshape(-1))
+        value = getattr(state, name) if name in kept else NOTHING
+        pieces = value._pieces()[1] if isinstance(value, ProgressState) else [value.reshape(-1)]
+        head.append(sum(piece.size for piece in pieces))
+        arrays += [piece for piece in pieces if piece.size]
 
 
 def _fields(plan: _Plan, values: list[float]) -> dict[str, Any]:

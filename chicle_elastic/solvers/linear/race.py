@@ -42,19 +42,20 @@ class Race:
     Args:
         first_turn: Work that a method may do before the other has done any.
         first: Which begins.
+        first_share: Share of the first turn after which that one yields.
 
     Attributes:
         running: Whose turn it is.
     """
 
-    def __init__(self, first_turn: float, first: int = 0) -> None:
+    def __init__(self, first_turn: float, first: int = 0, first_share: float = 1.0) -> None:
         self.running = first
         self._first_turn = first_turn
         self._faster = first
         self._work = [0.0, 0.0]
         self._rates = [math.inf, math.inf]  # of one that has not run yet nothing is known
         self._turn: list[tuple[float, float]] = []
-        self._end = first_turn
+        self._end = first_share * first_turn
 
     def begin(self, left: float) -> None:
         """Learn what is left to do at the beginning of a turn; without, it is what the first step leaves."""
