@@ -17,7 +17,7 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Summed
-from chicle_elastic.solvers.linear import local, methods, rows
+from chicle_elastic.solvers.linear import coordinates, local, methods, rows
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton import parts
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
@@ -111,8 +111,9 @@ def test_a_run_that_ends_amid_changes_says_the_truth(loss):
     assert_true(data, trainer, outcome)
 
 
-def test_one_task_of_the_hinge_goes_on_with_newton_once_there_are_four():
-    """Coordinate descent until then; its duals are the centers to begin with."""
+def test_one_task_of_the_hinge_goes_on_with_newton_once_there_are_four(monkeypatch):
+    """Coordinate descent until then, in short iterations; its duals are the centers to begin with."""
+    monkeypatch.setattr(coordinates, "VALUES_PER_ITERATION", 0)
     data, trainer = problem(**NARROW), trainer_of("hinge")
     outcome = data.run(trainer, InProcess(num_tasks=1, changes=((1, 4),)))
     assert is_newton_job(outcome)
