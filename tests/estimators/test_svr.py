@@ -13,15 +13,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleSVR
 from tests.estimators.test_ridge import diabetes, digits, wide
-from tests.estimators.test_sklearn_checks import WEIGHT_CHECKS
 
 LOSSES = ("epsilon_insensitive", "squared_epsilon_insensitive")
 ROUNDING = 1e-12
 
 
-@parametrize_with_checks([ChicleSVR()], expected_failed_checks=lambda estimator: WEIGHT_CHECKS)
+@parametrize_with_checks([ChicleSVR()])
 def test_scikit_learns_checks_pass(estimator, check):
-    """All but the two that need more digits than the default `tol` gives; they pass at tol=0."""
+    """All of them, those of weights too."""
     check(estimator)
 
 

@@ -290,12 +290,11 @@ def test_a_certificate_before_the_means_are_known_proves_nothing():
 @pytest.mark.parametrize("loss", [EpsilonInsensitive(0.1), Huber(), Poisson()])
 @pytest.mark.parametrize("has_factor", [True, False])
 def test_several_passes_of_the_only_task_are_those_of_as_many_iterations(loss, has_factor, monkeypatch):
-    """Bit for bit, the state included, without which they would part; a free intercept leaves it to Newton's method."""
+    """Bit for bit, the state included, without which they would part."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 4)), rng.poisson(2.0, size=60).astype(float)
     monkeypatch.setattr(methods, "MOST_COLUMNS", 5 if has_factor else 4)
-    trainer = RegressionTrainer(loss=loss, tol=1e-6, penalises_intercept=False)
-    job = Job(trainer=trainer, source=ArraySource(X, y), max_iterations=500)
+    job = Job(trainer=RegressionTrainer(loss=loss, tol=1e-6), source=ArraySource(X, y), max_iterations=500)
     at_once = InProcess(num_tasks=1).run(job)
     monkeypatch.setattr(steps, "_passes_at_once", lambda state, what: 1)
     alone = InProcess(num_tasks=1).run(job)

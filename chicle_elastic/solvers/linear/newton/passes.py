@@ -151,10 +151,6 @@ class NewtonPasses:
             self._points[k] = [*self._points.get(k, ())[-1:], point]
         return point
 
-    def know(self, k: int, w: Array, duals: Array) -> None:
-        """Keep w and its duals, per unit of c_i, that another method has found for a loss with corners."""
-        self._points[k] = [_Point(w, self._scores(k, w), duals=duals)]
-
     def _foretold(self, k: int, point: _Point, scores: Array) -> Array:
         """The duals of a loss with corners after a step from a point that leads to these scores."""
         assert point.slopes is not None

@@ -70,7 +70,7 @@ from chicle_elastic.solvers.linear.newton.state import (
 )
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import packed_diagonal
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, ROW_VALUES, STEP_VALUES
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 
 ENOUGH = 0.25
 """Share of slope times direction by which the objective has to fall; of a parabola it is a half."""
@@ -183,7 +183,7 @@ def _passes_at_once(state: NewtonState, problem: Problem) -> int:
     D = state.D
     of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.is_exact + ROW_VALUES
     is_one = problem.loss.is_parabola or problem.has_duals or state.num_classes > 1
-    return 1 if is_one else max(int(STEP_VALUES // max(state.num_rows * of_row, 1.0)), 1)
+    return 1 if is_one else max(int(PASS_VALUES // max(state.num_rows * of_row, 1.0)), 1)
 
 
 def _evaluated(

@@ -13,10 +13,7 @@ from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
-from chicle_elastic.solvers.linear.objectives import dual_slopes
-from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSolver, count_all
-from chicle_elastic.solvers.linear.regression.descent import descend
-from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive
+from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSolver
 from chicle_elastic.solvers.linear.tables import Bounds
 
 
@@ -68,36 +65,14 @@ class RegressionSolver(PassSolver):
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        state, room = NewtonState.look(budget.progress), np.zeros(0)
-        if state.passes > 1:
-            room = np.zeros(len(model) + state.room)
-        is_alone = bool(self.chunks) and budget.num_ranks == 1 and not budget.is_spent()
-        reached = self._descended(budget) if len(room) and is_alone and state.outputs[0].is_first else None
-        if reached is not None:
-            sums = np.zeros(self.sums_size(state))
-            update = Update(delta=sums, samples=count_all(self.chunks), weight=1.0)
-        else:
-            update = super().solve(model, budget)
-            if len(room) and budget.num_ranks == 1 and update.samples:
-                reached = self._go_on(NewtonState.decode(budget.progress), model, update.delta, budget)
-        if reached is not None:
+        update, state = super().solve(model, budget), NewtonState.look(budget.progress)
+        if state.passes == 1:
+            return update
+        room = np.zeros(len(model) + state.room)
+        if budget.num_ranks == 1 and update.samples:
+            reached = self._go_on(NewtonState.decode(budget.progress), model, update.delta, budget)
             room[: len(reached)] = reached
         return replace(update, delta=np.concatenate([update.delta, room]))
-
-    def _descended(self, budget: Budget) -> Array | None:
-        """Return w and the state at rest, if coordinate descent has got there."""
-        problem, state = self._problem, NewtonState.decode(budget.progress)
-        output = state.outputs[0]
-        if not isinstance(problem.loss, EpsilonInsensitive) or problem.has_free_intercept:
-            return None
-        upper = self.local.upper / problem.strength(state)
-        found = descend(self.local, upper, problem.loss.epsilon, state.share * problem.tol)
-        if found is None:
-            return None
-        w, duals, gap = found
-        self.passes.know(0, w, dual_slopes(duals, upper))
-        output.phase, output.gap, output.is_best, output.is_first = NewtonPhase.REST, gap, True, False
-        return np.concatenate([w, state.encode()])
 
     def _go_on(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> Array:
         """Go on from a pass of the only task; returns w and the state, as the trainer would have them."""
