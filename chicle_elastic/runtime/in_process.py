@@ -74,7 +74,8 @@ class InProcess:
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> runtime = InProcess(num_tasks=1, changes=((1, 2),))
     >>> source = ArraySource(scale(X), y, max_tasks=runtime.most_tasks())
-    >>> outcome = runtime.run(Job(trainer=LinearTrainer(C=0.1, tol=1e-3), source=source, max_iterations=100))
+    >>> trainer = LinearTrainer(C=0.1, tol=1e-3, algorithm="newton")
+    >>> outcome = runtime.run(Job(trainer=trainer, source=source, max_iterations=100))
     >>> outcome.history.column("num_tasks")[:3]
     array([1, 2, 2])
     >>> bool(outcome.history[-1].figures["duality_gap"] <= 1e-3)

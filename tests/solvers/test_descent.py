@@ -46,6 +46,16 @@ def test_small_data_comes_to_what_large_data_comes_to(loss, C, intercept, monkey
         assert_optimal(data, trainer, outcome)
 
 
+@pytest.mark.parametrize("C", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_first_certificate_of_small_data_finds_what_the_passes_have_found(classes, C):
+    """They end with the gap of w, and not with a sum over a moving w that is refused as often as not."""
+    history = problem(rows=300, features=9, classes=classes).run(LinearTrainer(C=C, algorithm="cocoa"), 1).history
+    assert sum("duality_gap" in record.figures for record in history) == 1
+    figures = history[-1].figures
+    assert figures["duality_gap_estimate"] == pytest.approx(figures["duality_gap"], rel=1e-6)
+
+
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_tasks_come_and_go_between_its_passes(loss):
     """Its duals are those of the chunks, and go with them."""

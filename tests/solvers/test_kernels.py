@@ -76,7 +76,7 @@ class Case:
         exec(textwrap.dedent(text), space)
         return space
 
-    def descend(self, order, *, bounds=(np.inf, -np.inf), sigma=2.0, stop=0):
+    def descend(self, order, *, bounds=(np.inf, -np.inf, 2.0), sigma=2.0, stop=0):
         """Run the kernel over buckets of the three chunks; returns vectors, counts per chunk and stats."""
         vectors, processed = self.vectors.copy(), np.zeros(3, dtype=np.int64)
         outputs = len(self.positives)
@@ -176,7 +176,7 @@ def test_settled_duals_are_left_out_whose_derivatives_are_beyond_all_of_the_pass
     duals = np.where(slopes < 0, upper[:, None], 0.0)
     for block, part in zip(case.blocks, np.split(duals, [11, 19]), strict=True):
         block.state[:, :, 0] = part
-    vectors, _, stats = case.descend([2, 0, 3, 1], bounds=(np.inf, -1.0))
+    vectors, _, stats = case.descend([2, 0, 3, 1], bounds=(np.inf, -1.0, 2.0))
     np.testing.assert_array_equal(vectors, case.vectors)
     is_left_out = np.concatenate(case.left_out) != 0
     np.testing.assert_array_equal(is_left_out, slopes < -1.0)

@@ -127,7 +127,7 @@ def run_of_two_stages(loss, runtime=None):
     """From C = 1 to 1.1 little is left to do: hardly more iterations than by itself. The outcome."""
     X, y, folds = problem()
     together = run(stages(loss, Cs=(1.0, 1.1), folds=[0]), X, y, folds, runtime=runtime)[2]
-    alone = run(stages(loss, Cs=(1.1,), folds=[0]), X, y, folds)[2]
+    alone = run(stages(loss, Cs=(1.1,), folds=[0]), X, y, folds, runtime=runtime)[2]
     second = sum(record.figures["stage"] == 1 for record in together.history)
     assert 0 < second <= len(alone.history) + 2  # a certificate may just miss tol
     return together

@@ -9,6 +9,9 @@ Shrinking (Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate 
 SVM", section 3.2). A dual at a bound whose derivative says that it stays there, by more than any derivative of the pass
 before said of the others, is left out until all others are done, or until a certificate has looked at every row.
 
+Many passes end with one that moves no dual. It finds the gap of w, where other passes find estimates, summed while w
+moves. It follows an estimate that is near enough, by what the last such pass has found.
+
 Each docstring ends with the plain NumPy form of the kernel; a test runs that very text against the kernel. In it,
 `x(i)` is row i with the intercept column appended, `y[i, k]` is +1 where the target is class `positives[k]`, else -1,
 `a[i, k]` the dual, `norm[i]` |x(i)|^2, `upper[i]` C_i, `v[k]` = `vectors[k]`; rows `i` come in the order of the call.
@@ -66,6 +69,10 @@ CURSOR, ACTIVE, RANDOM, NUM_COUNTS = range(4)
 """Places in the counts of an order: buckets that are taken, buckets that are to be visited, state of the generator."""
 GAP, CHANGE, VISITS, LEFT, MOST, LEAST, NUM_STATS = range(7)
 """Places in the statistics of an output: see `descend`."""
+ABOVE, BELOW, PER_GAP = 0, 1, 2
+"""Places in the bounds of an output: see `descend`."""
+FIRST_PER_GAP, LEAST_PER_GAP = 2.0, 0.1
+"""What an estimate is of the gap that is found at its end, at first and at least: duals most often near the optimum."""
 
 
 class SampleTable(NamedTuple):
@@ -156,7 +163,7 @@ def shuffle(
         random ^= random << np.uint64(13)  # xorshift (Marsaglia 2003)
         random ^= random >> np.uint64(7)
         random ^= random << np.uint64(17)
-        other = np.int64(random % np.uint64(place + 1))
+        other = np.int64((random >> np.uint64(32)) * np.uint64(place + 1) >> np.uint64(32))  # a remainder takes longer
         order[place], order[other] = order[other], order[place]
     counts[CURSOR], counts[ACTIVE], counts[RANDOM] = 0, kept, np.int64(random)
 
@@ -207,17 +214,19 @@ def descend(
         sigma: CoCoA's sigma' >= 1.
         goal: Relative gap that ends many passes.
         most_visits: 0 for one pass. Else one thread makes passes for one output over buckets of one row, until the gap
-            seems to be `goal`, or as many duals were visited.
+            is `goal`, or as many duals were visited.
         dual_sums: Sums of dual values per output before this call.
         ahead: Rows to ask for ahead of time, `BLOCK_ROWS` for none.
         stop: uint8 of shape (1,); looked at between blocks, or between many passes.
         scratch: `Scratch`.
-        bounds: Largest and least derivative of the pass before, per output, shape (outputs, 2), float64; infinite where
-            nothing is to be left out. Written by many passes.
+        bounds: Largest and least derivative of the pass before, infinite where nothing is to be left out, and what an
+            estimate is of the gap that is found after it; per output, shape (outputs, 3), float64. Written by many
+            passes.
         vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous.
         processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
         stats: Per output, shape (outputs, 6), float64, C-contiguous. Added to: gap contributions at the moving vector
-            (in the last pass), change of the sum of dual values, duals that were looked at, duals that are left out.
+            (of many passes the gap at their end, or `FIRST_PER_GAP` times what it is expected to be if that is above
+            `goal`), change of the sum of dual values, duals that were looked at, duals that are left out.
             Then the largest and the least derivative of duals that may move (in the last pass).
 
     NumPy equivalent of one pass, where rows of weight 0 are not visited::
@@ -244,6 +253,7 @@ def descend(
     overlaps = is_dense(kind) and rows.num_features <= MAX_OVERLAPPED
     is_copied = item_size(kind.like_work) < item_size(REAL)
     block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
+    is_fixed, estimate = False, 0.0
     while True:
         num_buckets = counts[ACTIVE] if is_alone else num_buckets
         start, number = fetch_add(place, block_buckets), 0
@@ -295,7 +305,7 @@ def descend(
                         store(work, j, load(vector, j, REAL), kind.like_work)
                 offset = load(vector, last, REAL)
                 sum_gap, sum_dual, num_left, most, least = 0.0, 0.0, 0, -math.inf, math.inf
-                above, below = bounds[k, 0], bounds[k, 1]
+                above, below = bounds[k, ABOVE], bounds[k, BELOW]
                 for j in range(ahead if ahead < count else np.uintp(0)):
                     row_prefetch(kind, row_at(rows, load(chunk_of, j, NUMBER), load(row_of, j, NUMBER)))
                 chunk, row = np.uintp(load(chunk_of, np.uintp(0), NUMBER)), np.uintp(load(row_of, np.uintp(0), NUMBER))
@@ -334,7 +344,7 @@ def descend(
                     else:
                         most = slope if slope > most else most
                         least = slope if slope < least else least
-                    if new_alpha != alpha:
+                    if new_alpha != alpha and not is_fixed:
                         store(dual_of, entry, new_alpha, REAL)
                         factor = sigma * (new_alpha - alpha) * sign
                         next_product += factor * cross
@@ -365,23 +375,29 @@ def descend(
             start = next_start
         if not is_alone:
             return
-        own, squared = stats[first_output], 0.0
+        own, bound, squared = stats[first_output], bounds[first_output], 0.0
         for column in range(rows.num_features + 1):
             squared += vectors[first_output, column] * vectors[first_output, column]
         primal = dual_sums[first_output] + own[CHANGE] - 0.5 * squared + own[GAP]
         most, least = own[MOST], own[LEAST]
-        bounds[first_output, 0] = most if most > 0.0 else math.inf
-        bounds[first_output, 1] = least if least < 0.0 else -math.inf
-        is_done = own[GAP] <= goal * primal or most < least
-        if (is_done and own[LEFT] == 0.0) or own[VISITS] >= most_visits or stop[0] != 0:
+        is_done = own[GAP] <= (1.0 if is_fixed else bound[PER_GAP]) * goal * primal or most < least
+        if is_fixed and is_done:
             return
-        if is_done:  # as it seems without those that were left out
+        if is_fixed:
+            bound[PER_GAP] = min(max(estimate / own[GAP], LEAST_PER_GAP), FIRST_PER_GAP)
+        if stop[0] != 0 or (own[VISITS] >= most_visits and not is_done):
+            own[GAP] *= FIRST_PER_GAP / (1.0 if is_fixed else bound[PER_GAP])
+            return
+        bound[ABOVE] = most if most > 0.0 else math.inf
+        bound[BELOW] = least if least < 0.0 else -math.inf
+        is_fixed, estimate = is_done, own[GAP]
+        if is_fixed:  # those that were left out have a part in the gap
             for position in range(len(order)):
                 bucket = order[position] if order[position] >= 0 else ~order[position]
                 entry = np.uintp(bucket_row[bucket]) * num_outputs + np.uintp(first_output)
                 store(load(left_outs, np.uintp(bucket_chunk[bucket]), PLACE), entry, np.uint8(0), FLAG)
                 order[position] = bucket
             counts[ACTIVE] = len(order)
-            own[LEFT], bounds[first_output, 0], bounds[first_output, 1] = 0.0, math.inf, -math.inf
+            own[LEFT], bound[ABOVE], bound[BELOW] = 0.0, math.inf, -math.inf
         own[GAP], own[MOST], own[LEAST] = 0.0, -math.inf, math.inf
         shuffle(order, counts)

@@ -146,7 +146,8 @@ def _kinked_step(margin, alpha, curvature, upper, most):
     if upper <= 0.0:
         return 0.0, 0.0, 0.0
     diagonal = 0.5 / upper
-    following = alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal)
+    inverse = 1.0 / (curvature + diagonal)  # found while the margin is still being summed
+    following = alpha + (1.0 - alpha * diagonal) * inverse - margin * inverse
     following = following if following > 0.0 else 0.0
     following = following if following < most else most
     quarter = 0.5 * diagonal

@@ -72,8 +72,7 @@ def looks(
     if local.tables.bucket_rows > 1:
         return
     rng = np.random.default_rng(seed)
-    # A certificate costs as much as many passes here, and so comes when the estimate itself is good enough.
-    passes = CoordinatePasses(rng, local, tol=trainer.tol, first_correction=1.0, **problem.options)
+    passes = CoordinatePasses(rng, local, tol=trainer.tol, **problem.options)
     num_rows, last_certificate = 0, 0
     for number in range(1, max_iterations + 1):
         budget = Budget(clock=MonotonicClock(), num_tasks=1, iteration=number)

@@ -41,7 +41,7 @@ class Descent:
         loss: One of `kernels.losses.LOSSES`; by default that of the rows.
 
     Attributes:
-        gaps: Estimates of the last passes, shape (outputs,).
+        gaps: Estimates of the last passes, shape (outputs,); of many passes the gaps, where these are at the goal.
         visits: Duals that were looked at so far.
     """
 
@@ -51,7 +51,7 @@ class Descent:
         self.gaps = np.full(num_outputs, np.inf)
         self.visits = 0.0
         self._num_left = np.sum([np.count_nonzero(left_out, axis=0) for left_out in self._left_outs()], axis=0)
-        self._bounds = np.tile([np.inf, -np.inf], (num_outputs, 1))
+        self._bounds = np.tile([np.inf, -np.inf, kernels.FIRST_PER_GAP], (num_outputs, 1))
         self._orders: list[_Order] = []
         self._is_in_files = any(lie_in_file(block.rows) for block in local.tables.keep_alive)
         self._positives = kernels.positives(num_outputs)
@@ -69,7 +69,7 @@ class Descent:
         """Let the next pass leave no row out; inside of an iteration."""
         for left_out in self._left_outs():
             left_out.fill(0)
-        self._num_left[:], self._bounds[:] = 0, (np.inf, -np.inf)
+        self._num_left[:], self._bounds[:, : kernels.PER_GAP] = 0, (np.inf, -np.inf)
         for order in self._orders:
             np.copyto(order.buckets, ~order.buckets, where=order.buckets < 0)
             order.counts[kernels.ACTIVE] = len(order.buckets)
@@ -83,8 +83,8 @@ class Descent:
             start: w to begin with, shape (outputs, num_features + 1).
             budget: Says when to end.
             num_threads: How many share a pass.
-            goal: Relative gap at which an output is done with many passes, as it seems. Outputs that are take part only
-                if all are: a certificate was of another opinion.
+            goal: Relative gap at which an output is done with many passes. It takes part again only where all are
+                done: a certificate was of another opinion.
             most_visits: Visits of rows after which no further pass begins; 0 for one pass.
 
         Returns:
@@ -136,8 +136,8 @@ class Descent:
         local.dual_sums = local.dual_sums + sums[:, kernels.CHANGE]
         if is_one_pass:
             most, least = stats[:, :, kernels.MOST].max(axis=0), stats[:, :, kernels.LEAST].min(axis=0)
-            self._bounds[:, 0] = np.where(is_whole & (most > 0), most, np.inf)
-            self._bounds[:, 1] = np.where(is_whole & (least < 0), least, -np.inf)
+            self._bounds[:, kernels.ABOVE] = np.where(is_whole & (most > 0), most, np.inf)
+            self._bounds[:, kernels.BELOW] = np.where(is_whole & (least < 0), least, -np.inf)
 
     def _orders_of(self, tables: LocalTables, *, is_apart: bool) -> list[_Order]:
         """One order, or one for each output whose passes are many."""
