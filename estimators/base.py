@@ -23,12 +23,11 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.methods import most_block_columns
-from estimators.alone import fit_alone
 from estimators.checks import require_auto, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin, weights_of
-from estimators.run import end_interrupted, gap_words, run_job
+from estimators.run import end_interrupted, fit_linear, gap_words
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
@@ -189,7 +188,8 @@ class LinearClassifier(
         require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer(training, runtime)
         try:
-            outcome = self._outcome(runtime, trainer, training, seed)
+            beginning = self._beginning(trainer, training)
+            outcome = fit_linear(self, runtime, trainer, training, seed, is_warm=self.warm_start, **beginning)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
@@ -206,19 +206,6 @@ class LinearClassifier(
             )
         set_attributes_like(self, X)
         return self
-
-    def _outcome(
-        self, runtime: "Runtime", trainer: "ClassifierTrainer", training: "TrainingSet", seed: int
-    ) -> "Outcome":
-        """Fit without a job where that will do; else run it."""
-        beginning = self._beginning(trainer, training)
-        if not self.warm_start:
-            outcome, last = fit_alone(self, trainer, training, seed, keep_state=self.store_duals)
-            if outcome is not None:
-                return outcome
-            if last is not None:
-                beginning["initial_state"] = last.duals()
-        return run_job(self, runtime, trainer, training, seed, **beginning)
 
     def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:
         """How far the fit came, on how many tasks, what the data looks like, and what to do."""

@@ -1,18 +1,32 @@
-"""The job of a linear estimator, or of one with a trainer of the user's, with its callbacks and observers."""
+"""The fit of an estimator: a job with its callbacks and observers, or none where nobody asked for it."""
 
+import math
+import time
 import warnings
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from sklearn.exceptions import ConvergenceWarning
 
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.training.blas_threads import one_blas_thread
+from chicle_elastic.runtime.training.job import Outcome
+from chicle_elastic.values import ChunkAccount
 from estimators.watch import CallbackBridge, NoContext, frames_to_the_user, watcher
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.sources import ChunkSource
     from chicle_elastic.chunks.views import Array
-    from chicle_elastic.runtime.training.job import Outcome, Runtime
-    from chicle_elastic.solvers.base import Trainer
+    from chicle_elastic.runtime.training.job import Runtime
+    from chicle_elastic.solvers.base import Report, Trainer
+    from chicle_elastic.solvers.linear.alone import Look
+
+
+TASK = NodeId("task-0")
 
 
 class Data(Protocol):
@@ -64,7 +78,7 @@ def run_job(
     initial_state: "Array | None" = None,
     initial_model: "Array | None" = None,
     keep_state: bool = False,
-) -> "Outcome":
+) -> Outcome:
     """Run the job of a fit.
 
     Args:
@@ -132,3 +146,131 @@ def run_job(
         **training.hook_arguments,
     )
     return outcome
+
+
+def fit_linear(
+    estimator: Any,
+    runtime: "Runtime",
+    trainer: "Trainer",
+    training: Data,
+    seed: int,
+    *,
+    is_warm: bool,
+    **beginning: Any,
+) -> Outcome:
+    """Fit a linear model: little data without a job, as far as that goes, unless it has begun before.
+
+    Args:
+        estimator, runtime, trainer, training, seed, beginning: As in `run_job`.
+        is_warm: Whether the job has something to begin with.
+    """
+    if not is_warm:
+        outcome, last = _fit_alone(estimator, trainer, training, seed, keep_state=beginning.get("keep_state", False))
+        if outcome is not None:
+            return outcome
+        if last is not None and "initial_state" in beginning:
+            beginning["initial_state"] = last.duals()
+        elif last is not None:
+            beginning["initial_model"] = last.model
+    return run_job(estimator, runtime, trainer, training, seed, **beginning)
+
+
+def needs_no_job(estimator: Any) -> bool:
+    """Say whether nobody has asked for a job, so that little data need not be one."""
+    is_watched = estimator.verbose or estimator.logdir is not None or hasattr(estimator, "_parent_callback_ctx")
+    wishes = estimator.runtime, estimator.n_workers, estimator.policy, estimator.chunk_size
+    return not (is_watched or any(wish is not None for wish in wishes) or getattr(estimator, "_skl_callbacks", False))
+
+
+class Accounts:
+    """History and ledger of a fit without a job.
+
+    Args:
+        chunk_rows: Rows of each chunk.
+        begin: When the fit began, as `time.monotonic` says it; None for now.
+    """
+
+    def __init__(self, chunk_rows: Sequence[int], begin: float | None = None) -> None:
+        self._chunk_rows = chunk_rows
+        self._begin = self._before = time.monotonic() if begin is None else begin
+        self.history = History()
+
+    def add(self, figures: Mapping[str, float], epochs: float = 1.0) -> None:
+        """Add the record of an iteration that ends now."""
+        now = time.monotonic()
+        self.history.append(
+            IterationRecord(
+                iteration=len(self.history) + 1,
+                epochs=epochs,
+                time_s=now - self._begin,
+                num_tasks=1,
+                samples=sum(self._chunk_rows),
+                num_chunks={TASK: len(self._chunk_rows)},
+                seconds={TASK: now - self._before},
+                figures=figures,
+            )
+        )
+        self._before = now
+
+    def ledger(self) -> JobLedger:
+        """Return what became of the chunks, which every iteration has read."""
+        read = {TASK: len(self.history)}
+        rows = enumerate(self._chunk_rows)
+        return JobLedger(
+            [ChunkAccount(chunk=ChunkId(i), rows=number, owner=TASK, iterations=read, replays=0) for i, number in rows]
+        )
+
+
+def _fit_alone(
+    estimator: Any, trainer: "Trainer", training: Data, seed: int, *, keep_state: bool
+) -> tuple[Outcome | None, "Look | None"]:
+    """Fit a linear model without a job, as far as coordinate descent goes.
+
+    Args:
+        estimator: Being fitted.
+        trainer: The algorithm.
+        training: The data.
+        seed: Of the order of visits.
+        keep_state: Whether the outcome is to have the duals.
+
+    Returns:
+        The outcome, None where a job has to go on, and the last iteration, None where there was none.
+    """
+    from chicle_elastic.solvers.linear.alone import looks
+    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
+    is_alone = needs_no_job(estimator) and getattr(training, "features", None) is not None
+    if not (is_alone and isinstance(trainer, LinearTrainer | RegressionTrainer) and trainer.tol > 0):
+        return None, None
+    source, max_iter = training.source, int(estimator.max_iter)
+    accounts = Accounts([info.num_rows for info in source.infos(trainer.state(source.schema))])
+    last: Look | None = None
+    best: tuple[Array, Report, Array | None] | None = None
+    is_interrupted, gap = False, math.inf
+    try:
+        with one_blas_thread():
+            for last in looks(trainer, source, seed=seed, max_iterations=max_iter):
+                figures = trainer.figures(last.model, last.report) if last.report.is_certificate else {}
+                accounts.add(figures, last.report.epochs)
+                if figures and figures["duality_gap"] <= gap:
+                    gap = figures["duality_gap"]
+                    best = last.model, last.report, last.duals() if keep_state else None
+                if gap <= trainer.tol:
+                    break
+    except KeyboardInterrupt:
+        if last is None:  # nothing that could be returned
+            raise
+        is_interrupted = True
+    if last is None or not (gap <= trainer.tol or len(accounts.history) == max_iter or is_interrupted):
+        return None, last
+    model, certificate, state = best or (last.model, None, last.duals() if keep_state else None)
+    outcome = Outcome(
+        model=model,
+        certificate=certificate,
+        history=accounts.history,
+        is_interrupted=is_interrupted,
+        state=state,
+        ledger=accounts.ledger(),
+    )
+    return outcome, last

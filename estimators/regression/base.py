@@ -20,11 +20,10 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.solvers.linear.certified import STUCK
-from estimators.alone import fit_alone, needs_no_job
 from estimators.checks import require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.regression.common import RegressionMixin
-from estimators.run import end_interrupted, gap_words, run_job
+from estimators.run import end_interrupted, fit_linear, gap_words, needs_no_job
 from estimators.streaming import is_folder
 from estimators.watch import CallbackSupportMixin
 
@@ -169,10 +168,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         try:
             first = self._initial_model()
             first = None if first is None else training.columns.of_fit(first)
-            outcome, last = (None, None) if first is not None else fit_alone(self, trainer, training, seed)
-            if outcome is None:
-                first = first if last is None else last.model
-                outcome = run_job(self, runtime, trainer, training, seed, initial_model=first)
+            is_warm = first is not None
+            outcome = fit_linear(self, runtime, trainer, training, seed, is_warm=is_warm, initial_model=first)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise

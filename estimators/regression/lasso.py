@@ -10,9 +10,9 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
-from estimators.alone import needs_no_job
 from estimators.prediction import weights_of
 from estimators.regression.base import FEW_VALUES, LinearRegressor
+from estimators.run import needs_no_job
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy

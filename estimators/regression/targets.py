@@ -36,7 +36,6 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
-from estimators.alone import Accounts
 from estimators.checks import (
     require_finite,
     require_finite_model,
@@ -46,6 +45,7 @@ from estimators.checks import (
 )
 from estimators.prediction import weights_of
 from estimators.regression.common import require_weight
+from estimators.run import Accounts
 
 EPS = float(np.finfo(np.float64).eps)
 LEAST_RESIDUAL = 1e-10

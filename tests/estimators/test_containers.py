@@ -1,6 +1,7 @@
 """Containers of features: each row of the table in docs/how-to/data.md is fitted, or refused."""
 
 import datetime as dt
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from estimators import ChicleCNNClassifier, ChicleRidge, ChicleSVM
 from estimators.checks import validated_features
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/data.md"
-ROWS = [line.strip("| \n").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+LINES = itertools.dropwhile(lambda line: line[:2] != "| ", PAGE.read_text(encoding="utf-8").splitlines())
+ROWS = [line.strip("| \n").split(" | ") for line in itertools.takewhile(lambda line: line[:2] == "| ", LINES)]
 TABLE = {name.strip(): outcome for name, outcome, *_ in ROWS[2:]}
 CROSS_VALIDATED = {name.strip() for name, _, *cross in ROWS if cross == ["works"]}
 

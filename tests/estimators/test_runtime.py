@@ -146,7 +146,7 @@ def test_verbose_prints_certificates_or_iterations(capsys):
 
 def test_history_says_how_the_model_was_found():
     """And that another way began with a second task; a file of the estimator keeps it."""
-    X, y = problems.cancer()
+    X, y = problems.digits()
     model = make("hinge", runtime=InProcess(changes=((1, 2),)), tol=1e-9).fit(X, y)
     (first, alone), (joined, together) = model.history_.methods.items()
     assert first == 1

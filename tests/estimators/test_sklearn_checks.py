@@ -1,6 +1,7 @@
 """scikit-learn's own checks, once of each estimator."""
 
 import pytest
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import (
     check_sample_weight_equivalence_on_dense_data,
     check_sample_weight_equivalence_on_sparse_data,
@@ -37,6 +38,7 @@ DENSE, SPARSE = "check_sample_weight_equivalence_on_dense_data", "check_sample_w
 MORE_DIGITS = "compares to 1e-7; passes at tol=0, see below"
 EXCUSED = {
     ChicleSVM: {DENSE: MORE_DIGITS, SPARSE: MORE_DIGITS},
+    ChicleSVR: {DENSE: MORE_DIGITS, SPARSE: MORE_DIGITS},
     ChicleCNNClassifier: {DENSE: "a repeated sample makes a step of its own, a weight does not"},
 }
 """Checks of weights that have to fail, by estimator."""
@@ -66,7 +68,7 @@ def test_scikit_learns_checks_of_a_search_pass(estimator, check):
 @pytest.mark.parametrize(
     "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
 )
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_weights_equal_repetitions_to_seven_digits(loss, check):
-    """The excused checks of the SVM pass when the fit uses all its iterations."""
-    check("ChicleSVM", ChicleSVM(loss=loss, tol=0.0, max_iter=200))
+@pytest.mark.parametrize("model", [ChicleSVM(), ChicleSVM(loss="squared_hinge"), ChicleSVR()], ids=repr)
+def test_weights_equal_repetitions_to_seven_digits(model, check):
+    """The excused checks pass when the fit uses all its iterations."""
+    check(type(model).__name__, clone(model).set_params(tol=0.0, max_iter=200))

@@ -106,7 +106,7 @@ def test_without_warm_start_nothing_is_kept():
     """A second fit is the first one again, and the duals of an earlier warm start are dropped."""
     X, y = problems.cancer()
     model = make("hinge").fit(X, y).set_params(warm_start=False).fit(X, y)
-    np.testing.assert_array_equal(model.coef_, make("hinge").fit(X, y).coef_)
+    np.testing.assert_array_equal(model.coef_, make("hinge", warm_start=False).fit(X, y).coef_)
     assert not hasattr(model, "_kept_duals")
 
 

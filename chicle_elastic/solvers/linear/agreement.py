@@ -11,7 +11,8 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 
-SAME = 1e-13  # relative difference that is none: of an objective, or of a weight, as means of all tasks' steps have
+SAME = 1e-13  # relative difference that is none, of an objective
+SAME_WEIGHT = 1e-14  # of a weight, as means of all tasks' steps have; targets without noise need all these digits
 LANES = 64  # Partial sums, each over every so many-th value: enough for any vector unit to be busy
 
 
@@ -41,7 +42,7 @@ def dots(a: Array, b: Array) -> Array:
 
 def is_same(a: Array, b: Array) -> bool:
     """Say whether all weights of b are those of a, but for rounding."""
-    return bool((np.abs(a - b) <= SAME * np.abs(b)).all())
+    return bool((np.abs(a - b) <= SAME_WEIGHT * np.abs(b)).all())
 
 
 def ticks_of(row_ids: Array) -> Array:

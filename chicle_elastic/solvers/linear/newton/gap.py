@@ -19,6 +19,7 @@ first, and at least the second, or the third where the relative gap is below the
 hinge takes 3 % fewer passes with 0.1 for both, and 3 % more with 0.3 and 0.03; 68 of regressions 2 % more and fewer."""
 JUST_NARROW = 0.4
 """Share of the gap to reach that corners take, once they are narrow enough; 0.1 and 0.8 take 2 to 5 % more passes."""
+LEAST_THETA = 1e-12  # width of corners, or scale of residuals, as a share of targets, where rounding is all there is
 
 
 def is_one_sided(output: OutputState, problem: Problem, w: Array, direction: Array, plus: float, minus: float) -> bool:
@@ -92,7 +93,7 @@ def narrow(state: NewtonState, output: OutputState, problem: Problem) -> None:
     output.direction, output.change = np.zeros(state.D), 0.0
     if problem.loss.has_corners:
         output.theta *= MUCH_NARROWER
-    if not problem.loss.has_corners or output.theta < SAME * state.typical:
+    if not problem.loss.has_corners or output.theta < LEAST_THETA * state.typical:
         output.phase, output.is_refused = NewtonPhase.REST, False
 
 

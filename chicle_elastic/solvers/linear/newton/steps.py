@@ -46,6 +46,7 @@ from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
 from chicle_elastic.solvers.linear.newton.gap import (
+    LEAST_THETA,
     is_one_sided,
     is_there_already,
     keep_best_duals,
@@ -247,7 +248,7 @@ def _evaluated(
     elif is_at_rest and of_slopes <= enough and state.is_exact and not (loss.has_scale or loss.is_parabola):
         output.phase, output.residual = NewtonPhase.REST, there
         output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
-    elif is_at_rest and by_scale > 0 and output.theta > SAME * state.typical:  # w has followed
+    elif is_at_rest and by_scale > 0 and output.theta > LEAST_THETA * state.typical:  # w has followed
         output.change, output.slope = -SMALLER * output.theta, -SMALLER * output.theta * by_scale
     elif is_at_rest:
         narrow(state, output, problem)
