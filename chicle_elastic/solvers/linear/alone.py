@@ -17,6 +17,7 @@ from chicle_elastic.chunks.views import Array, StateSpec
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Report
 from chicle_elastic.solvers.kernels import losses as kernels
+from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
@@ -63,7 +64,7 @@ def looks(
     model = np.zeros(outputs * (schema.num_features + 1))
     progress = trainer.begin(schema, model, NO_PROGRESS, 1)
     problem = _problem(trainer, progress)
-    if problem is None:
+    if problem is None or schema.num_rows > MOST_CACHED_VALUES:  # each has a value
         return
     gate, spec = Gate("alone"), StateSpec(outputs=outputs, width=1, dtype="float64")
     gate.open(1)
