@@ -45,12 +45,20 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CsrRows:
-    """Rows of a CSR matrix that need not start at 0, so that a slice of the caller's matrix is a view. Row `i` has the
-    columns `indices[indptr[i]:indptr[i + 1]]` and the same range of `values`."""
+    """Rows of a CSR matrix that need not start at 0, so that a slice of the caller's matrix is a view.
 
-    indptr: Array  # ndarray of shape (num_rows + 1,), int32 or int64; `indptr[0]` may be > 0
-    indices: Array  # ndarray of shape (>= indptr[-1],), int32 or int64; strictly ascending within a row
-    values: Array  # ndarray of the shape of `indices`, float32 or float64
+    Row `i` has the columns `indices[indptr[i]:indptr[i + 1]]` and the same range of `values`.
+
+    Attributes:
+        indptr: ndarray of shape (num_rows + 1,), int32 or int64; `indptr[0]` may be > 0.
+        indices: ndarray of shape (>= indptr[-1],), int32 or int64; strictly ascending within a row.
+        values: ndarray of the shape of `indices`, float32 or float64.
+        num_features: Number of columns.
+    """
+
+    indptr: Array
+    indices: Array
+    values: Array
     num_features: int
 
     @property
@@ -146,17 +154,26 @@ NO_NOTES: Array = np.zeros(0, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSchema:
-    """What all chunks of one data set have in common; trainers build their model from it."""
+    """What all chunks of one data set have in common; trainers build their model from it.
+
+    Attributes:
+        kind: "dense" or "csr".
+        dtype: dtype of the features, one of `VALUE_DTYPES`.
+        num_rows: Samples in the whole data set.
+        num_features: Columns.
+        target_dtype: One of `TARGET_DTYPES`.
+        num_classes: Number of class codes where targets are codes 0 .. num_classes - 1; 0 for real-valued targets.
+        has_weights: Whether chunks hold a weight per sample.
+        sample_shape: Shape of one sample where it is not flat, e.g. (3, 32, 32); its product is `num_features`.
+    """
 
     kind: Literal["dense", "csr"]
     dtype: str
     num_rows: int
     num_features: int
     target_dtype: str
-    # number of class codes where targets are codes 0 .. num_classes - 1; 0 for real-valued targets
     num_classes: int = 0
-    has_weights: bool = False  # whether chunks hold a weight per sample
-    # shape of one sample where it is not flat, e.g. (3, 32, 32); its product is `num_features`
+    has_weights: bool = False
     sample_shape: tuple[int, ...] = ()
 
 

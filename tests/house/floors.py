@@ -14,7 +14,7 @@ or under `if TYPE_CHECKING`: such an import costs nothing at start, but it is a 
 keep to the floors.
 
 Everything here is a function of (path, source text), so that the tests can show it bad sources. The rules about calls
-that would run foreign bytes are in `hazards`.
+that would run foreign bytes are those of lint, but for an argument `allow_pickle`.
 """
 
 import ast
@@ -214,6 +214,8 @@ def check_floors(path: str, source: str) -> list[Offence]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and _root_name(node) == "torch":
             offences += [Offence(path, node.lineno, text) for text in _torch_private(path, node.attr)]
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            offences.append(Offence(path, node.lineno, "allow_pickle may only be False: nothing is unpickled"))
     return offences
 
 

@@ -127,6 +127,7 @@ cluster/agent/elastic_agent.py | from torch.distributed.elastic.agent import _x 
 cluster/agent/elastic_agent.py | import torch._C | torch's private _C
 cluster/agent/node.py | x = torch.distributed.group._backend | torch's private _backend
 monitoring/swimlane.py | import matplotlib.pyplot | imports matplotlib at once
+chunks/bad.py | def f(path): return np.load(path, allow_pickle=True) | nothing is unpickled
 """
 SOUND = """
 chunks/good.py | import json; import numpy as np; from chicle_elastic.errors import DataError
@@ -134,6 +135,7 @@ chunks/good.py | def f(): from scipy.sparse import csr_matrix
 chunks/good.py | if TYPE_CHECKING: from scipy.sparse import csr_matrix
 chunks/good.py | from .views import Chunk; from . import layout; from chicle_elastic import ids
 chunks/good.py | from chicle_elastic import __version__
+chunks/good.py | def f(path): return np.load(path, allow_pickle=False)
 solvers/kernels/descent.py | import numba; from chicle_elastic.solvers.base import Budget
 __init__.py | if TYPE_CHECKING: from chicle_elastic.policies.base import Policy
 __init__.py | from chicle_elastic.errors import UsageError

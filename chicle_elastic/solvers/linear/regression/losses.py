@@ -24,15 +24,19 @@ from chicle_elastic.solvers.linear.objectives import ROUNDING
 
 
 class RegressionLoss(ABC):
-    """A convex loss of a score and a target."""
+    """A convex loss of a score and a target.
 
-    has_corners: ClassVar[bool] = False  # whether it has corners, which are rounded off less and less
-    # whether theta is the scale of the residuals, which the objective is minimised over, too
+    Attributes:
+        has_corners: Whether it has corners, which are rounded off less and less.
+        has_scale: Whether theta is the scale of the residuals, which the objective is minimised over, too.
+        is_of_residuals: Whether it is one of y - z alone. Then it gets z - y as scores, with targets of 0: what a step
+            changes has more digits there. False is always right.
+        is_quadratic: Whether it grows as the square of large targets, and not as they do themselves.
+    """
+
+    has_corners: ClassVar[bool] = False
     has_scale: ClassVar[bool] = False
-    # whether it is one of y - z alone. Then it gets z - y as scores, with targets of 0: what a step changes has more
-    # digits there. False is always right
     is_of_residuals: ClassVar[bool] = False
-    # whether it grows as the square of large targets, and not as they do themselves
     is_quadratic: ClassVar[bool] = False
 
     @property
