@@ -177,7 +177,9 @@ def fit_linear(
 
 def needs_no_job(estimator: Any) -> bool:
     """Say whether nobody has asked for a job, so that little data need not be one."""
-    is_watched = estimator.verbose or estimator.logdir is not None or hasattr(estimator, "_parent_callback_ctx")
+    parent = getattr(estimator, "_parent_callback_ctx", None)  # of a pipeline or search, which may have no callbacks
+    has_parents = parent is not None and bool(getattr(parent, "_callbacks", True))
+    is_watched = estimator.verbose or estimator.logdir is not None or has_parents
     wishes = estimator.runtime, estimator.n_workers, estimator.policy, estimator.chunk_size
     return not (is_watched or any(wish is not None for wish in wishes) or getattr(estimator, "_skl_callbacks", False))
 
@@ -251,9 +253,11 @@ def _fit_alone(
     try:
         with one_blas_thread():
             for last in looks(trainer, source, seed=seed, max_iterations=max_iter):
-                figures = trainer.figures(last.model, last.report) if last.report.is_certificate else {}
+                figures = {"duality_gap_estimate": last.estimate}
+                if last.report.is_certificate:
+                    figures |= trainer.figures(last.model, last.report)
                 accounts.add(figures, last.report.epochs)
-                if figures and figures["duality_gap"] <= gap:
+                if "duality_gap" in figures and (best is None or figures["duality_gap"] <= gap):
                     gap = figures["duality_gap"]
                     best = last.model, last.report, last.duals() if keep_state else None
                 if gap <= trainer.tol:
@@ -265,6 +269,8 @@ def _fit_alone(
     if last is None or not (gap <= trainer.tol or len(accounts.history) == max_iter or is_interrupted):
         return None, last
     model, certificate, state = best or (last.model, None, last.duals() if keep_state else None)
+    if isinstance(trainer, RegressionTrainer):  # a job would not have begun with it
+        accounts.history.methods = {1: "coordinate descent, because of one task with little data"}
     outcome = Outcome(
         model=model,
         certificate=certificate,

@@ -210,7 +210,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         for name, value in attributes.items():
             setattr(self, name, value)
         self.history_, self.ledger_ = outcome.history, outcome.ledger
-        self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
+        if not self.history_.methods:
+            self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
             self.objective_ = self.dual_objective_ = self.duality_gap_ = float("nan")
             return

@@ -70,8 +70,9 @@ class CoordinatePasses:
         tol: float,
         descends_only: bool = False,
         loss: Any = None,
+        first_steps: int = FIRST_STEPS,
     ) -> None:
-        self._rng, self._loss = rng, loss
+        self._rng, self._loss, self._first_steps = rng, loss, first_steps
         self.tol = tol
         self._descends_only = descends_only
         self._local = local
@@ -213,7 +214,7 @@ class CoordinatePasses:
 
     @property
     def _first_turn(self) -> float:
-        return FIRST_STEPS * self._local.tables.num_outputs * step_work(self._local.tables)
+        return self._first_steps * self._local.tables.num_outputs * step_work(self._local.tables)
 
     def _left(self, relative_gaps: Array) -> float:
         """Return what is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
@@ -242,6 +243,11 @@ class CoordinatePasses:
         if not self.is_near:  # a certificate may end it all
             self._race.add(work, self._left(relative))
             self._has_turned = self.is_newton
+
+    @property
+    def relative_gap(self) -> float:
+        """Return the largest gap that the last pass has found."""
+        return self._last_gap
 
     @property
     def is_near(self) -> bool:

@@ -46,7 +46,7 @@ class Descent:
     """
 
     def __init__(self, local: LocalData, rng: np.random.Generator, loss: Any = None) -> None:
-        self._local, self._rng, self._loss = local, rng, loss or LOSSES[local.loss]
+        self._local, self._rng, self._loss = local, rng, LOSSES[local.loss] if loss is None else loss
         num_outputs = local.tables.num_outputs
         self.gaps = np.full(num_outputs, np.inf)
         self.visits = 0.0

@@ -13,7 +13,7 @@ from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem
-from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState
+from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, Block, Evaluation, NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.objectives import upper_bounds
 from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
@@ -111,7 +111,8 @@ class MultinomialSolver(PassSolver):
         local, output, K = self.local, state.outputs[0], state.num_classes
         p = np.empty((K, local.rows.num_rows), np.float32 if state.is_rough else np.float64)
         there = W + problem.by_class(output.direction)
-        is_rough = state.is_rough and problem.tol >= LEAST_ROUGH_TOL
+        is_smooth = not output.damping and output.reach == 1.0 and state.share == FIRST_SHARE
+        is_rough = state.is_rough and problem.tol >= LEAST_ROUGH_TOL and is_smooth
         beside = found.beside.reshape(K, K)
         loss, found.scalars[ENTROPY], gradient = self._sums(there, p=p, beside=beside, is_rough=is_rough)
         self._known = there, p
