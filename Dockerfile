@@ -23,6 +23,7 @@ COPY --from=build /opt/chicle /opt/chicle
 RUN useradd --uid 10001 --create-home chicle
 USER 10001
 ENV PATH=/opt/chicle/bin:$PATH PYTHONUNBUFFERED=1 CHICLE_CACHE_DIR=/home/chicle/.cache/chicle
-# Compile the kernels of the linear models once, and look whether all that a node needs is there.
-RUN python -c "from sklearn.datasets import load_breast_cancer; from estimators import ChicleSVM; \
-    ChicleSVM().fit(*load_breast_cancer(return_X_y=True))" && chicle doctor
+# Compile the kernels of the linear models and of the default network once, and look whether all that a node needs is
+# there.
+RUN python -c "from sklearn.datasets import load_breast_cancer as load; from estimators import *; \
+    [kind.fit(*load(return_X_y=True)) for kind in (ChicleSVM(), ChicleCNNClassifier(max_epochs=1))]" && chicle doctor

@@ -1,5 +1,6 @@
 """A classifier of images: a small torch network, trained by local SGD on uni-tasks."""
 
+import json
 import math
 import warnings
 from collections.abc import Mapping
@@ -71,13 +72,15 @@ class ChicleCNNClassifier(
         Adam it is 0.001, and grows with sqrt(batch_size); another class has its own. A function's first group has it,
         and all groups keep their ratio. In `partial_fit` the steps are those of all calls so far.
     momentum : float, default=0.9
-        Of each step; of Adam its first beta.
+        Of each step by "sgd"; of Adam and AdamW the first beta. Other classes, and functions, have settings of their
+        own.
     optimizer : {"sgd", "adam", "adamw"}, type or callable, default="sgd"
         What a step does. A class of torch.optim is made with `optimizer__*`; a function gets the module and returns the
         optimizer, with groups of parameters if it likes. Tasks average its state with the weights, so it moves and is
         saved with the model.
     weight_decay : float, default=0.0
-        Factor of the weights in the gradient; of AdamW of the weights themselves, as in torch.
+        Factor of the weights in the gradient; of AdamW of the weights themselves, as in torch. A function as
+        `optimizer` sets its own.
     lr_scaling : {"sqrt", "linear", "none"}, default="sqrt"
         How the learning rate grows with the number of tasks, also when that changes during the fit. The paper has the
         square root; "linear" is beyond it.
@@ -464,8 +467,11 @@ class ChicleCNNClassifier(
         layout = trainer.layout(engine.layout)
         try_augmentation(engine, trainer, images)
         if not goes_on and not is_warm and self.module is not None:  # once is enough for a module
-            warn_of_probabilities(engine.module, network, images)
-        first = self._first_model(engine, layout, images, is_warm=is_warm, has_momentum=goes_on)
+            warn_of_probabilities(engine.module, network, images, has_loss=self.loss is not None)
+        identity = trainer.identity()
+        state_of = json.dumps([identity["optimizer"], identity["optimizer_settings"]])
+        has_state = goes_on and getattr(self, "_state_of", state_of) == state_of
+        first = self._first_model(engine, layout, images, is_warm=is_warm, has_momentum=has_state)
         if hasattr(runtime, "submit"):  # no objects of this process go there
             from estimators.submitted.fit import fit_elsewhere
 
@@ -481,7 +487,7 @@ class ChicleCNNClassifier(
         model = outcome.model if best is None else best
         for name, value in self._predicting_attributes(network, images, layout, model).items():
             setattr(self, name, value)
-        self._momentum = layout.v(outcome.model).copy()
+        self._momentum, self._state_of = layout.v(outcome.model).copy(), state_of
         self._samples_seen = num_samples
         self.learning_rate_, self.local_steps_ = trainer.learning_rate, trainer.local_steps
         self.n_iter_ = len(outcome.history)

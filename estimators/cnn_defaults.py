@@ -11,12 +11,14 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.network import name_of
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.network import Scaling
@@ -123,6 +125,8 @@ def optimizer_of(estimator: Any) -> tuple[Any, dict[str, Any]]:
     """
     given, settings = named(estimator.optimizer, "optimizer"), estimator._params_of("optimizer__")
     kinds = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+    if "lr" in settings and isinstance(given, str | type):
+        raise UsageError("optimizer__lr is learning_rate here; give that")
     if isinstance(given, type) and given.__module__.startswith("torch.optim"):
         given = _own_name(given) or given
     if isinstance(given, str) and given in kinds and not settings:
@@ -144,9 +148,56 @@ def optimizer_of(estimator: Any) -> tuple[Any, dict[str, Any]]:
             f"optimizer={given!r} is none; give 'sgd', 'adam' or 'adamw', a class of torch.optim with its settings as "
             "optimizer__*, or a function that makes one of the module"
         )
-    if estimator.weight_decay and isinstance(given, type):
-        settings = {"weight_decay": estimator.weight_decay, **settings}
+    if estimator.weight_decay and not isinstance(given, type):
+        raise UsageError(
+            f"weight_decay={estimator.weight_decay} would be ignored by the function optimizer={name_of(given)}, which "
+            "sets it in the optimizer that it makes; leave weight_decay out"
+        )
+    return given, {"weight_decay": estimator.weight_decay, **settings} if estimator.weight_decay else settings
+
+
+def schedule_of(estimator: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the schedule of a trainer and its settings.
+
+    Args:
+        estimator: With `schedule` and `schedule__*`.
+
+    Raises:
+        UsageError: It is none, or has no settings.
+    """
+    given, settings = named(estimator.schedule, "schedule"), estimator._params_of("schedule__")
+    if isinstance(given, str) and given not in ("linear", "cosine"):
+        raise UsageError(
+            f"schedule={given!r} is none; give 'linear', 'cosine', a class of torch.optim.lr_scheduler with its "
+            "settings as schedule__*, or a function that makes one of an optimizer"
+        )
+    if isinstance(given, str) and settings:
+        raise UsageError(
+            f"schedule={given!r} has no settings, so {', '.join('schedule__' + name for name in settings)} would be "
+            "ignored; give a class of torch.optim.lr_scheduler, or leave them out"
+        )
     return given, settings
+
+
+def loss_of(estimator: Any) -> Any:
+    """Return the loss of a trainer.
+
+    Args:
+        estimator: With `loss`.
+
+    Raises:
+        UsageError: It is none that gives a mean.
+    """
+    given = named(estimator.loss, "loss")
+    reduction = getattr(given, "reduction", "mean")
+    if isinstance(given, str | type):
+        raise UsageError(
+            f"loss={given if isinstance(given, str) else name_of(given)} is none; give an instance, such as "
+            "nn.CrossEntropyLoss(), or a function of outputs and class codes"
+        )
+    if reduction != "mean":
+        raise UsageError(f"loss={name_of(given)} has reduction={reduction!r}, and a step needs the mean; leave it out")
+    return given
 
 
 def default_rate(optimizer: Any) -> float | None:
@@ -165,27 +216,38 @@ def _own_name(optimizer: Any) -> str | None:
 def named(value: Any, parameter: str) -> Any:
     """Return what "package.module:Name" names, and any other value as it is.
 
+    A name may come from a model file, so it is not any callable that may be called later.
+
     Raises:
-        UsageError: It cannot be imported here.
+        UsageError: It cannot be imported here, or is not what the parameter is for.
     """
     if not (isinstance(value, str) and ":" in value):
         return value
     module, _, path = value.partition(":")
     try:
-        return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+        found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             f"{parameter}={value!r} cannot be imported here ({error}); it has to stand in a file that every node can "
             "import"
         ) from error
+    import torch
+
+    kinds = {"optimizer": torch.optim.Optimizer, "schedule": torch.optim.lr_scheduler.LRScheduler}
+    is_class = isinstance(found, type) and issubclass(found, kinds.get(parameter, torch.nn.Module))
+    if not (is_class or isinstance(found, FunctionType | torch.nn.Module)):
+        raise UsageError(f"{parameter}={value!r} names neither a function nor what {parameter} is for")
+    return found
 
 
 def with_names(params: dict[str, Any], unnamed: Callable[[str, Any], None]) -> dict[str, Any]:
     """Return parameters in which classes and functions of `CODE` are "package.module:Name".
 
+    What has no name is left out, and so are the arguments of it.
+
     Args:
         params: Of the estimator.
-        unnamed: Called with name and value of code that cannot be imported, which is left out.
+        unnamed: Called with name and value of code that cannot be imported.
     """
     told = dict(params)
     for name in CODE:
@@ -197,7 +259,8 @@ def with_names(params: dict[str, Any], unnamed: Callable[[str, Any], None]) -> d
         if own is not None:
             told[name] = own
         elif where in (None, "__main__") or "<" in path:
-            unnamed(name, told.pop(name))
+            unnamed(name, value)
+            told = {key: each for key, each in told.items() if key != name and not key.startswith(f"{name}__")}
         else:
             told[name] = f"{where}:{path}"
     return told

@@ -15,7 +15,14 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import IterationRecord
-from estimators.cnn_defaults import auto_learning_rate, auto_local_steps, default_rate, named, optimizer_of
+from estimators.cnn_defaults import (
+    auto_learning_rate,
+    auto_local_steps,
+    default_rate,
+    loss_of,
+    optimizer_of,
+    schedule_of,
+)
 from estimators.watch import CallbackBridge, watcher
 
 if TYPE_CHECKING:
@@ -79,12 +86,7 @@ def trainer_of(
         rate = auto_learning_rate(
             num_samples, batch_size=int(estimator.batch_size), momentum=float(estimator.momentum), optimizer=kind
         )
-    schedule, steps = named(estimator.schedule, "schedule"), epochs
-    if isinstance(schedule, str) and schedule not in ("linear", "cosine"):
-        raise UsageError(
-            f"schedule={schedule!r} is none; give 'linear', 'cosine', a class of torch.optim.lr_scheduler with "
-            "its settings as schedule__*, or a function that makes one of an optimizer"
-        )
+    (schedule, schedule_settings), steps = schedule_of(estimator), epochs
     if estimator.schedule_each == "step":
         steps = epochs * math.ceil(images.source.schema.num_rows / int(estimator.batch_size))
     local_steps = estimator.local_steps
@@ -102,7 +104,7 @@ def trainer_of(
         lr_scaling=estimator.lr_scaling,
         decay=float(estimator.decay),
         schedule=schedule,
-        schedule_settings=estimator._params_of("schedule__"),
+        schedule_settings=schedule_settings,
         schedule_steps=steps,
         outer_momentum="auto" if estimator.outer_momentum == "auto" else float(estimator.outer_momentum),
         outer_learning_rate=float(estimator.outer_learning_rate),
@@ -114,7 +116,7 @@ def trainer_of(
         kernels=estimator.kernels,
         augment=estimator.augment,
         num_threads=num_threads,
-        loss=named(estimator.loss, "loss"),
+        loss=loss_of(estimator),
         max_grad_norm=math.inf if estimator.max_grad_norm is None else float(estimator.max_grad_norm),
     )
 
@@ -227,17 +229,30 @@ def try_augmentation(engine: "EagerEngine", trainer: "LocalSGDTrainer", images: 
         engine.try_augmentation(samples_of(rows, images.input_shape, trainer.network))
 
 
-def warn_of_probabilities(module: Any, network: "Network", images: "ImageSet") -> None:
-    """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
+def warn_of_probabilities(module: Any, network: "Network", images: "ImageSet", *, has_loss: bool) -> None:
+    """Warn where a module returns probabilities: the cross-entropy and `predict_proba` take the softmax of outputs.
+
+    Args:
+        module: Of the user.
+        network: Described.
+        images: Of the fit.
+        has_loss: Whether the loss is the user's, too.
+    """
     from chicle_elastic.solvers.engines.predict import logits
 
     scaling = network.scaling_of(is_byte=images.is_byte)
     outputs = logits(module.eval(), _first_rows(images, ROWS_LOOKED_AT), images.input_shape, scaling=scaling)
     if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
+        why = (
+            "predict_proba takes the softmax of them, whatever the loss; leave out the softmax at the end of the "
+            "module, and give a loss of logits."
+            if has_loss
+            else "The loss expects logits and takes their softmax itself; leave out the softmax at the end of the "
+            "module, which learns slowly and badly otherwise."
+        )
         warnings.warn(
             f"the outputs of the module {type(module).__name__} look like probabilities: they are at least 0 and "
-            "sum to 1. The loss expects logits and takes their softmax itself; leave out the softmax at the end "
-            "of the module, which learns slowly and badly otherwise.",
+            f"sum to 1. {why}",
             UserWarning,
             stacklevel=5,
         )

@@ -1,7 +1,7 @@
 """Model files of networks: one .npz without pickle, as `persistence` describes it, with these fields of the header.
 
     network       {"module": "module:Class" or null, "input_shape": [...], "scaling": {"scale": ..., "shift": ...,
-                  "padding": ...}}
+                  "padding": ...}, "state_of": optimizer and its settings as JSON, or missing}
     w, buffers    arrays: parameters and buffers of the module, in its own order, float32
     v             momentum, for `partial_fit`
 
@@ -65,6 +65,7 @@ class SaveNetworkMixin:
             "module": _name_of(params.pop("module")),
             "input_shape": list(estimator.image_shape_),
             "scaling": dataclasses.asdict(estimator.scaling_),
+            "state_of": getattr(estimator, "_state_of", None),
         }
         persistence.write_model(path, estimator, params, arrays, values=VALUES, network=network)
 
@@ -91,6 +92,8 @@ class SaveNetworkMixin:
         UsageError
             The file holds another estimator, or the class of its module cannot be imported or is another one.
         """
+        from torch import nn
+
         from chicle_elastic.solvers.engines.modules import find_class
         from chicle_elastic.solvers.engines.predict import filled_module
         from chicle_elastic.solvers.network import Network, Scaling
@@ -104,6 +107,8 @@ class SaveNetworkMixin:
             name = header["network"]["module"]
             if module is None and name is not None:
                 module = find_class(Network(module=name, input_shape=shape, num_classes=0))
+                if not (isinstance(module, type) and issubclass(module, nn.Module)):  # a file may name any callable
+                    raise UsageError(f"{path}: module={name} is no class of networks, so it is not called")
             params = persistence.params_from_json(header["params"])
             estimator = make(module=module, **params)
             attributes = {key: content[key] for key in ARRAYS[:2] if key in content}
@@ -113,6 +118,8 @@ class SaveNetworkMixin:
             raise persistence.unreadable(path, header, error) from error
         estimator.image_shape_ = shape
         estimator._momentum = content["v"]
+        if header["network"].get("state_of"):
+            estimator._state_of = header["network"]["state_of"]
         if estimator.image_shape is not None:
             estimator.image_shape = tuple(estimator.image_shape)
         try:

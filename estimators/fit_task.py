@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
     Nothing is imported or looked at, so that the host that submits a job can judge the options of its tasks.
     """
-    arguments = [_spelled(argument) for argument in arguments]
+    arguments = [part for argument in arguments for part in _spelled(argument)]
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--estimator", choices=ESTIMATORS, default="svm")
     chosen = first.parse_known_args(arguments)[0].estimator
@@ -110,13 +110,14 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     return params
 
 
-def _spelled(argument: str) -> str:
-    """An option as its parameter is spelled: --max-iter is --max_iter."""
-    if not argument.startswith("--") or argument.startswith(OPTIONS):
-        return argument
+def _spelled(argument: str) -> list[str]:
+    """Spell an option as its parameter: --max-iter is --max_iter, and --module__a-b=1 is --module__a_b 1."""
+    if not argument.startswith("--"):
+        return [argument]
     name, equals, value = argument.partition("=")
     head = "--no-" if name.startswith("--no-") else "--"
-    return head + name.removeprefix(head).replace("-", "_") + equals + value
+    name = head + name.removeprefix(head).replace("-", "_")
+    return [name, value] if equals and name.startswith(OPTIONS) else [name + equals + value]
 
 
 def imported_class(name: str) -> type:
@@ -193,19 +194,20 @@ def _reader(constraints: Sequence[Any]) -> Callable[[str], Any]:
     """Reads a value that the constraints allow; the estimator judges its range."""
     words = {word for each in constraints if isinstance(each, StrOptions) for word in each.options}
     numbers = [each.type for each in constraints if isinstance(each, Interval)]
-    has_flag = "boolean" in constraints
+    has_flag, is_named = "boolean" in constraints, str in constraints and not numbers
+    is_free = not words and callable not in constraints
 
     def read(text: str) -> Any:
-        is_named = str in constraints and not numbers and (not words or ":" in text)
-        if text in words or is_named:
+        if text.lower() == "none" and None in constraints and text not in words:
+            return None
+        if text in words or (is_named and (is_free or ":" in text)):
             return text
         if has_flag and text.lower() in ("true", "false"):
             return text.lower() == "true"
-        if text.lower() == "none" and None in constraints:
-            return None
         if numbers:
             return int(text) if numbers[0] is Integral else float(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(sorted(words))}")
+        known = sorted(words) + ["PACKAGE.MODULE:NAME"] * is_named
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(known)}")
 
     read.__name__ = "number" if numbers else "word"  # argparse says "invalid number value"
     return read

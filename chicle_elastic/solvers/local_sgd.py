@@ -195,6 +195,7 @@ class LocalSGDTrainer(Trainer):
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
         left_out = ["network", "max_epochs", "device", "kernels", "augment", "num_threads"]
+        left_out += [] if callable(self.schedule) else ["schedule_steps"]
         settings = {each.name: _told(getattr(self, each.name)) for each in fields(self) if each.name not in left_out}
         network = {
             "module": self.network.name,
@@ -384,8 +385,14 @@ def _told(value: Any) -> Any:
     """Return a setting as JSON has it: of code its name."""
     if isinstance(value, Mapping):
         return {name: _told(each) for name, each in value.items()}
-    is_plain = value is None or isinstance(value, str | int | tuple) or (isinstance(value, float) and value < math.inf)
-    return value if is_plain else str(value) if isinstance(value, float) else name_of(value)
+    if isinstance(value, list | tuple):
+        return [_told(each) for each in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not value < math.inf:
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return repr(value) if hasattr(value, "named_parameters") else name_of(value)  # a module of torch
 
 
 def _next_place(place: Array, change: Array, total_weight: float) -> Array:

@@ -54,10 +54,11 @@ def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> N
         if sample_weight is not None:
             arrays["weights"] = np.asarray(sample_weight, dtype=np.float64)
     try:
+        text = json.dumps(described)
         folder.mkdir(mode=0o700)
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        (folder / FIT_NAME).write_text(json.dumps(described))
+        (folder / FIT_NAME).write_text(text)
     except OSError as error:
         raise UsageError(
             f"the data of the fit cannot be written to {folder} ({error.strerror or error}); make room there, or "
@@ -105,9 +106,10 @@ def _described(estimator: Any) -> dict[str, Any]:
 
 
 def _refuse_code(name: str, value: Any) -> None:
+    what = "write" if name == "loss" else "give a class, or write"
     raise UsageError(
-        f"{name}={value!r} cannot go to a job of a cluster, whose tasks import it: give a class, or write a "
-        f"function to a file beside the notebook, say net.py, and give {name}=net.name_of_it"
+        f"{name}={value!r} cannot go to a job of a cluster, whose tasks import it: {what} a function to a file beside "
+        f"the notebook, say net.py, and give {name}=net.name_of_it"
     )
 
 

@@ -42,12 +42,17 @@ def test_options_may_be_spelled_as_options_are() -> None:
     assert (params["max_iter"], params["fit_intercept"], params["intercept_scaling"]) == (5, False, 2.0)
     params = parse([*PLACES, "--estimator", "cnn", "--max-epochs", "2", "--module", "net:Net", "--module__a_b", "1"])
     assert (params["max_epochs"], params["module__a_b"]) == (2, 1)
+    given = ["--optimizer__alpha=0.9", "--optimizer__weight-decay", "0.1", "--module__x=1", "--loss", "none"]
+    params = parse([*PLACES, "--estimator", "cnn", *given, "--schedule", "net:falls"])
+    found = [params[name] for name in ("optimizer__alpha", "optimizer__weight_decay", "module__x", "loss", "schedule")]
+    assert found == [0.9, 0.1, 1, None, "net:falls"]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--loss", "huber"], "'huber' is none of hinge, modified_huber, squared_hinge"),
+        (["--estimator", "cnn", "--loss", "foo"], "'foo' is none of PACKAGE.MODULE:NAME"),
         (["--max_iter", "many"], "invalid number value: 'many'"),
         (["--max_epochs", "3"], "unrecognized arguments of svm: --max_epochs 3"),
         (["--estimator", "forest"], "invalid choice: 'forest'"),

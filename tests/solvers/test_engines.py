@@ -145,6 +145,35 @@ def test_looking_for_kernels_changes_nothing_and_is_done_once():
     torch.testing.assert_close(torch.rand(1), expected)
 
 
+class Flattening(nn.Module):
+    """Takes `view` of its images and of what a convolution makes of them, which is refused channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.out = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4 * 36, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        hidden = torch.relu(self.norm(self.conv(images)))
+        return self.out(hidden.view(hidden.size(0), -1))
+
+
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_a_module_that_takes_no_images_channels_last_gets_none(is_tuned):
+    """Neither by default nor by tuning; whether it takes them is found without a trace in its batch norm."""
+    engine = EagerEngine(replace(nets.network(Flattening), input_shape=(3, 8, 8)), seed=0, num_threads=2)
+    assert engine.module.training
+    assert not engine.module.norm.num_batches_tracked
+    if is_tuned:
+        engine.tune(8)
+    rng = np.random.default_rng(0)
+    rows, codes = rng.random((8, 192), dtype=np.float32), rng.integers(0, 3, 8)
+    samples = GatheredSamples(rows=rows, codes=codes, weights=None)
+    used, loss = engine.run(samples, batch_size=4, lr=0.01, momentum=0.9, seed=0, is_spent=lambda: False)
+    assert used == 8
+    assert 0 < loss < 80
+
+
 @pytest.mark.parametrize("kernels", ["onednn", "native", "auto"])
 def test_all_kernels_agree_but_for_rounding(kernels):
     """Some steps with each."""

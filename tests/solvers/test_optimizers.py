@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.engines.loss import Loss
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
 from estimators import ChicleCNNClassifier
@@ -283,3 +285,67 @@ def test_the_rate_falls_along_a_cosine() -> None:
     assert figures[0] == pytest.approx(0.01)
     assert figures == sorted(figures, reverse=True)
     assert figures[-1] < 0.003
+
+
+def test_a_job_may_be_resumed_with_more_epochs_where_no_scheduler_counts_them() -> None:
+    """Its identity says all but when to stop: of lists, numbers and modules what they are."""
+    scheduler: dict[str, Any] = {
+        "schedule": torch.optim.lr_scheduler.ExponentialLR,
+        "schedule_settings": {"gamma": 0.5},
+    }
+    for settings, is_same in (({"schedule": "cosine"}, True), (scheduler, False)):
+        short, long = (nets.trainer(max_epochs=n, schedule_steps=n, **settings).identity() for n in (2, 4))
+        assert (short == long) == is_same
+    told = nets.trainer(optimizer_settings={"betas": [0.5, np.float32(0.25)], "n": np.int64(3), "inf": math.inf})
+    assert told.identity()["optimizer_settings"] == {"betas": [0.5, 0.25], "n": 3, "inf": "inf"}
+    losses = [torch.nn.Softmax(dim=each) for each in (0, 1)]
+    assert len({nets.trainer(loss=loss).identity()["loss"] for loss in losses}) == 2
+
+
+def test_a_state_that_begins_at_zero_may_have_a_sign() -> None:
+    """Averages of weights that are made as zeros, say; a model gives them back as they were."""
+    module = torch.nn.Linear(4, 1)
+    torch.nn.init.zeros_(module.weight)
+    flat = FlatModule(module, torch.device("cpu"), CustomOptimizer(make=Weights, rate=0.1))
+    with torch.no_grad():
+        flat.g.fill_(1.0)
+        flat.step(0.1, 0.9)
+        flat.step(0.1, 0.9)
+        kept = flat.read_state().clone()
+        flat.write_state(kept)
+        torch.testing.assert_close(flat.read_state(), kept)
+    assert (kept < 0).sum() >= 4
+
+
+class Weights(torch.optim.SGD):
+    """Remembers the weights before its last step."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Take it."""
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["before"] = parameter.detach().clone()
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
+def test_rates_that_cannot_be_are_refused(rate: float) -> None:
+    """As learning_rate itself is."""
+    schedule = functools.partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda epoch: rate)
+    with pytest.raises(UsageError, match="finite and at least 0"):
+        tiny(schedule=schedule).fit(*bars())
+
+
+def test_each_loss_is_looked_at() -> None:
+    """Also one without a gradient, or which has another shape after it was tried; a module is copied to the device."""
+    outputs, codes = torch.zeros(4, 3, requires_grad=True), torch.zeros(4, dtype=torch.int64)
+    shapes = iter([(), (4,)])
+    loss = Loss(lambda outputs, codes: outputs.sum().expand(next(shapes)), torch.device("cpu"))
+    loss(outputs, codes, None)
+    with pytest.raises(UsageError, match=r"returned \(4,\) .*one number"):
+        loss(outputs, codes, None)
+    with pytest.raises(UsageError, match="no gradient"):
+        tiny(loss=lambda outputs, codes: outputs.detach().mean()).fit(*bars())
+    given = torch.nn.CrossEntropyLoss(weight=torch.ones(3))
+    on_meta = Loss(given, torch.device("meta"))
+    assert on_meta(outputs.to("meta"), codes.to("meta"), None).device.type == "meta"
+    assert given.weight.device.type == "cpu"

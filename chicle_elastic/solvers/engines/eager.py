@@ -19,7 +19,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.engines.augment import Augmentation
 from chicle_elastic.solvers.engines.loss import Loss
-from chicle_elastic.solvers.engines.modules import build_module, check_module
+from chicle_elastic.solvers.engines.modules import build_module, check_module, takes_channels_last
 from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.engines.tuning import Kernels, candidates_for, fastest, steps_to_find
 from chicle_elastic.solvers.flat import FlatModule
@@ -37,7 +37,7 @@ AT_ONCE_VALUES = 1 << 20
 KERNELS = {"onednn": Kernels(), "native": Kernels(has_onednn=False)}
 """Kernels by the names that a user may give."""
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_tuned: dict[tuple[str, tuple[int, ...], int, int], Kernels] = {}
+_tuned: dict[tuple[str, tuple[int, ...], int, tuple[Kernels, ...]], Kernels] = {}
 
 
 class EagerEngine:
@@ -50,8 +50,8 @@ class EagerEngine:
         network: What to train.
         seed: Of its first weights.
         device: "cpu", "cuda" or "cuda:N".
-        kernels: "auto" (what `tune` finds; without it, oneDNN and images channels last), "fused" (our own,
-            `engines.fused`, for the default network on a CPU), or a key of `KERNELS`.
+        kernels: "auto" (what `tune` finds; without it, oneDNN and, if the module takes them, images channels last),
+            "fused" (our own, `engines.fused`, for the default network on a CPU), or a key of `KERNELS`.
         optimizer: What a step does; None for SGD with momentum.
         augment: What becomes of the images of a step on their way into the network, see `Augmentation`; None for
             nothing.
@@ -83,9 +83,10 @@ class EagerEngine:
             module = build_module(network, seed)
             check_module(module, network)
             self._flat = FlatModule(module, self._device, optimizer)
-        self._num_threads = num_threads
-        self._kernels = KERNELS.get(kernels, Kernels(is_channels_last=len(network.input_shape) == 3))
-        self._loss, self._max_grad_norm = Loss(loss), max_grad_norm
+            may_be_last = kernels == "auto" and takes_channels_last(module, network.input_shape)
+        self._candidates = candidates_for(may_be_last, num_threads)
+        self._kernels = KERNELS.get(kernels, Kernels(is_channels_last=may_be_last))
+        self._loss, self._max_grad_norm = Loss(loss, self._device), max_grad_norm
         is_plain = (optimizer is None or optimizer.is_plain) and loss is None and max_grad_norm == math.inf
         can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain
         if kernels == "fused" and not can_fuse:
@@ -234,11 +235,9 @@ class EagerEngine:
             return f"kernels for {batch_size} samples a step: fused"
         if not self._is_tunable:
             return f"kernels on {self._device}: {self._kernels}"
-        key = (repr(self._flat.module), self._network.input_shape, batch_size, self._num_threads)
-        if key not in _tuned:
-            candidates = candidates_for(self._network.input_shape, self._num_threads)
-            if num_steps >= TUNING_SHARE * steps_to_find(candidates):
-                _tuned[key] = self._fastest(candidates, batch_size)
+        key = (repr(self._flat.module), self._network.input_shape, batch_size, tuple(self._candidates))
+        if key not in _tuned and num_steps >= TUNING_SHARE * steps_to_find(self._candidates):
+            _tuned[key] = self._fastest(self._candidates, batch_size)
         self._kernels = _tuned.get(key, self._kernels)
         return f"kernels for {batch_size} samples a step: {self._kernels}"
 

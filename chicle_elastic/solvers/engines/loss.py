@@ -17,13 +17,16 @@ class Loss:
 
     Args:
         function: Takes outputs of the module and class codes, returns the mean of the losses, as those of torch.nn and
-            torch.nn.functional do; with `reduction="none"` the loss of each sample. None for the cross-entropy.
+            torch.nn.functional do; with `reduction="none"` the loss of each sample. None for the cross-entropy. Of a
+            module a copy is used.
+        device: Where outputs are.
     """
 
-    def __init__(self, function: Callable[..., Any] | None) -> None:
+    def __init__(self, function: Callable[..., Any] | None, device: torch.device) -> None:
         self._name = "cross_entropy" if function is None else name_of(function)
         self._mean: Callable[..., Any] = functional.cross_entropy if function is None else function
-        self._has_checked = False
+        if isinstance(function, nn.Module):
+            self._mean = copy.deepcopy(function).to(device)
 
     def __call__(self, outputs: Any, codes: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Return the mean over the samples of weight times loss.
@@ -39,13 +42,14 @@ class Loss:
             )
         shape: tuple[int, ...] = () if weights is None else (len(codes),)
         loss = self._called(self._mean, outputs, codes) if weights is None else self._each(outputs, codes)
-        if not self._has_checked and (not isinstance(loss, torch.Tensor) or tuple(loss.shape) != shape):
+        if not isinstance(loss, torch.Tensor) or tuple(loss.shape) != shape:
             found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__qualname__
             raise UsageError(
                 f"loss={self._name} returned {found} for outputs of shape {tuple(outputs.shape)}; it has to return "
                 f"{'a tensor of one number, their mean' if weights is None else f'a loss per sample, {shape}'}"
             )
-        self._has_checked = True
+        if not loss.requires_grad:
+            raise UsageError(f"loss={self._name} has no gradient; compute it from the outputs by functions of torch")
         found_loss: torch.Tensor = loss if weights is None else torch.dot(loss, weights) / len(codes)
         return found_loss
 

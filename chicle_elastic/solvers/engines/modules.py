@@ -93,6 +93,22 @@ def check_module(module: nn.Module, network: Network) -> None:
         )
 
 
+def takes_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """Try the module on two images channels last, which a `view` of them does not take; nothing of it is changed."""
+    if len(input_shape) != 3:
+        return False
+    was_training = module.training
+    images = torch.zeros(2, *input_shape, device=next(module.parameters()).device)
+    try:
+        with torch.no_grad():
+            module.eval()(images.contiguous(memory_format=torch.channels_last))
+    except RuntimeError:
+        return False
+    finally:
+        module.train(was_training)
+    return True
+
+
 def _signature(kind: Any) -> str:
     try:
         return f"{kind.__name__}{inspect.signature(kind)}"

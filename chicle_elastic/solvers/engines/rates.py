@@ -1,5 +1,6 @@
 """Learning rates by a scheduler of torch: its values are a table, so every task, old or new, reads the same."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,4 +48,6 @@ def rates_of(make: Callable[..., Any], settings: Mapping[str, Any], rate: float,
             f"{words} is made for total_steps={total}, and this fit has {num_steps}; change that, or schedule_each "
             "('epoch' or 'step')"
         )
+    if not all(0 <= each < math.inf for each in rates):
+        raise UsageError(f"{words} gives the learning rates {rates[:8]}; they have to be finite and at least 0")
     return rates

@@ -113,7 +113,7 @@ class TorchOptimizer:
         found: list[dict[tuple[nn.Parameter, str], Any]] = []
         for sign in (1.0, -1.0):
             with torch.no_grad():
-                w.copy_(kept * sign)
+                w.copy_((kept + noise) * sign)  # zeros have no sign
                 g.copy_(noise * sign)
             self._reset()
             try:

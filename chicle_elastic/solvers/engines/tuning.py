@@ -31,9 +31,9 @@ class Kernels:
         return f"{'onednn' if self.has_onednn else 'native'}{layout}{threads}"
 
 
-def candidates_for(input_shape: tuple[int, ...], num_threads: int) -> list[Kernels]:
-    """Return what may be fastest for samples of this shape, on at most so many threads."""
-    layouts = (True, False) if len(input_shape) == 3 else (False,)
+def candidates_for(may_be_channels_last: bool, num_threads: int) -> list[Kernels]:
+    """Return what may be fastest on at most so many threads."""
+    layouts = (True, False) if may_be_channels_last else (False,)
     return [Kernels(*choice) for choice in itertools.product((True, False), layouts, sorted({1, num_threads}))]
 
 
