@@ -56,4 +56,4 @@ def test_a_first_fit_compiles_what_its_data_and_loss_need(tmp_path: Path, kind: 
     types = {"DenseKind", "CsrKind", "Hinge", "SquaredHinge", "Logistic"} & set(re.findall(r"\w+", run.stdout))
     assert "descend" in [name for name, _ in found]
     assert types == {kind, loss}
-    assert len(found) <= 13
+    assert len(found) <= 14

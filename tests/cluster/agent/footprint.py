@@ -112,7 +112,7 @@ def pooled(name: str, others: int) -> dict[str, int]:
     another = rf"agent of (?!{re.escape(name)}$).*"
     return {
         f"unix socket to the {another}": 2 * MAX_IDLE,
-        f"arena of the {another}": MAX_IDLE,
+        f"arena of the {another.replace('agent', '(agent|task)')}": MAX_IDLE,  # the task maps its agent's, too
         f"thread shm-{re.escape(name)}-.*": MAX_IDLE * others,
     } | {f"thread chicle-agent-{lane.value}": num_workers for lane, num_workers in NUM_WORKERS.items()}
 
