@@ -32,7 +32,7 @@ MODELS = [
     ChicleRidgeCV(store_cv_results=True),
     ChicleLasso(alpha=0.01, warm_start=True),
     ChicleElasticNet(alpha=0.01),
-    ChicleSVR(),
+    ChicleSVR(random_state=0),
     ChicleHuber(),
     ChiclePoisson(),
 ]
