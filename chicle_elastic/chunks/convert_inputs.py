@@ -73,7 +73,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What all blocks of a data set have in common, taken from the first one."""
+    """Holds what all blocks of a data set have in common, taken from the first one."""
 
     path: Path
     kind: Literal["dense", "csr"]

@@ -78,7 +78,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)  # no slots, because of cached_property
 class Header:
-    """What the first 256 bytes say; everything else about the immutable part follows from it."""
+    """Holds what the first 256 bytes say; everything else about the immutable part follows from it."""
 
     chunk_id: ChunkId  # number of the chunk in its data set
     kind: Kind  # dense or CSR rows; or all sections are outside of these bytes, in the source of each task
@@ -154,7 +154,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateHeader:
-    """What the 64 bytes before the state say."""
+    """Holds what the 64 bytes before the state say."""
 
     chunk_id: ChunkId  # the chunk whose state this is
     spec: StateSpec  # shape and dtype

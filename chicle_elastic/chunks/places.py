@@ -88,7 +88,7 @@ class UrlPath:
         return bytes(self._ask(lambda: self.file_system.cat_file(self.path, start=start, end=end), "cannot be read"))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The same as text. Raises FileNotFoundError when there is none, UnicodeDecodeError when it is no text."""
+        """Return it as text. Raises FileNotFoundError when there is none, UnicodeDecodeError when it is no text."""
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, content: bytes) -> None:

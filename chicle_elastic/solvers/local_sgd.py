@@ -392,7 +392,11 @@ def _told(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, str | int | float):
         return value
-    return repr(value) if hasattr(value, "named_parameters") else name_of(value)  # a module of torch
+    if hasattr(value, "named_parameters"):  # a module of torch, whose repr need not have all of its settings
+        return {"module": repr(value)} | {
+            name: each for name, each in vars(value).items() if type(each) in (str, int, float)
+        }
+    return name_of(value)
 
 
 def _next_place(place: Array, change: Array, total_weight: float) -> Array:

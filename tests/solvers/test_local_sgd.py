@@ -443,6 +443,15 @@ def test_a_network_for_other_data_is_refused():
         nets.trainer(Network(module=nets.Tiny, input_shape=(1, 7, 7), num_classes=3)).init(source.schema, None)
 
 
+def test_settings_of_a_loss_tell_jobs_apart():
+    """The text of a module does not show them all."""
+    losses = [torch.nn.CrossEntropyLoss(label_smoothing=share) for share in (0.0, 0.3, 0.3)]
+    first, second, third = (
+        nets.trainer(nets.network("tests.solvers.nets:Tiny"), loss=loss).identity()["loss"] for loss in losses
+    )
+    assert first != second == third
+
+
 def test_a_network_is_told_to_other_tasks_with_its_scaling():
     """A pickle makes the same trainer; scales that cannot be are refused."""
     scaling = Scaling(scale=0.25, shift=-3.0, padding=12.0)

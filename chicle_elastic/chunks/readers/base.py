@@ -70,7 +70,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the rows of a block stand in their file, in the words of that file."""
+    """Says where the rows of a block stand in their file, in the words of that file."""
 
     path: Path
     unit: Literal["line", "row"]  # "line" (numbered from 1) for text, "row" (numbered from 0, as NumPy does) for arrays

@@ -33,7 +33,7 @@ _MAX_LEADING = 1000  # rows of the first block that are looked at to tell an ind
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the first lines of a file say about all of them."""
+    """Holds what the first lines of a file say about all of them."""
 
     delimiter: str
     columns: Columns

@@ -82,7 +82,7 @@ def read_svmlight(path: Path, options: ReadOptions) -> Iterator[Block]:
 
 
 def has_zero_index(path: Path, *, block_bytes: int) -> bool:
-    """Whether any line of the file has a feature of index 0 (the file is then numbered from 0). Raises UsageError when
+    """Look whether any line of the file has a feature of index 0 (it is then numbered from 0). Raises UsageError when
     `path` is a pipe or the like, that cannot be read twice."""
     if not path.is_file():
         raise UsageError(f"{path}: finding out the first index needs a file that can be read twice; pass --zero-based")

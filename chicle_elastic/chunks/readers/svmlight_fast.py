@@ -22,7 +22,7 @@ _MAX_SHORT_DIGITS = 3  # longer numbers are parsed faster by loadtxt
 
 @dataclass(frozen=True, slots=True)
 class FastSamples:
-    """What `parse_block` found; indices as they are in the text."""
+    """Holds what `parse_block` found; indices as they are in the text."""
 
     labels: Array  # ndarray of shape (num_rows,), float64
     indptr: Array  # ndarray of shape (num_rows + 1,), int64
