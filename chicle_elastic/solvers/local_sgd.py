@@ -393,9 +393,8 @@ def _told(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if hasattr(value, "named_parameters"):  # a module of torch, whose repr need not have all of its settings
-        return {"module": repr(value)} | {
-            name: each for name, each in vars(value).items() if type(each) in (str, int, float)
-        }
+        settings = {name: each for name, each in vars(value).items() if type(each) in (str, int, float)}
+        return f"{value!r} {settings}"
     return name_of(value)
 
 
