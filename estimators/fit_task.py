@@ -59,6 +59,11 @@ def parser(estimator: str = "svm") -> argparse.ArgumentParser:
     parser.add_argument("--estimator", choices=ESTIMATORS, default="svm", help="default: %(default)s")
     parser.add_argument("--train", required=True, help="chunk folder, or its URL")
     parser.add_argument("--out", required=True, help=f"folder for {MODEL_NAME}, or a URL, e.g. s3://BUCKET/MODEL")
+    parser.add_argument(
+        "--rows_in_files",
+        action="store_true",
+        help="leave rows in the files of the folder, which all nodes can read, for data larger than their memory",
+    )
     for name, default in kind().get_params().items():
         if name not in NO_OPTIONS:
             _add_option(parser, name, default, kind._parameter_constraints.get(name))
@@ -75,10 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             params["module"] = imported_class(params["module"])
         if params.get("augment") is not None:
             params["augment"] = imported("augment", params["augment"])
-        train, out = params.pop("train"), place_of(params.pop("out"), purpose="a model")
+        out = place_of(params.pop("out"), purpose="a model")
         kind = getattr(estimators, ESTIMATORS[params.pop("estimator")])
         require_writable(out, who=f"the task on {socket.gethostname()}")  # now, and not after hours of training
-        model = kind(runtime=cluster_runtime(), **params).fit(ChunkFolder(train))
+        folder = folder_of(params.pop("train"), rows_in_files=params.pop("rows_in_files"))
+        model = kind(runtime=cluster_runtime(), **params).fit(folder)
         save_model(model, out)
     except ChicleError as error:
         print(f"fit_task: {error}", file=sys.stderr)
@@ -118,6 +124,21 @@ def _spelled(argument: str) -> list[str]:
     head = "--no-" if name.startswith("--no-") else "--"
     name = head + name.removeprefix(head).replace("-", "_")
     return [name, value] if equals and name.startswith(OPTIONS) else [name + equals + value]
+
+
+def folder_of(train: str, *, rows_in_files: bool) -> ChunkFolder:
+    """Open the chunk folder, whose rows stay in its files if asked for.
+
+    Raises:
+        UsageError: Rows cannot stay behind a URL.
+    """
+    folder = ChunkFolder(train)
+    if not rows_in_files:
+        return folder
+    mapped = folder.mapped()
+    if mapped is None:
+        raise UsageError(f"--rows-in-files needs a folder that every node can map, and {train} is a URL; copy it first")
+    return mapped
 
 
 def imported_class(name: str) -> type:
