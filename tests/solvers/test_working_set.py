@@ -152,15 +152,14 @@ def test_a_run_that_ends_in_any_phase_says_the_truth(max_iterations, size):
 
 
 @pytest.mark.parametrize("size", ["large"], indirect=True)
-def test_a_set_that_would_have_too_many_values_is_not_gathered(monkeypatch, size):
-    """Coordinate descent goes on until fewer rows are undecided, or all iterations are used."""
+def test_newtons_method_goes_on_where_a_set_would_have_too_many_values(monkeypatch, size):
+    """To the optimum, after passes of coordinate descent."""
     monkeypatch.setattr(steps, "MOST_VALUES", 100)
     data, trainer = counts(), LinearTrainer(tol=TOL)
-    outcome = data.run(trainer, 4, max_iterations=40)
-    state = state_of(outcome)
-    assert state.values.size <= 100
-    assert state.num_passes > DESCENTS
-    assert_true(data, trainer, outcome)
+    outcome = data.run(trainer, 4)
+    assert len(outcome.history) > DESCENTS
+    assert is_newton_job(outcome)
+    assert_optimal(data, trainer, outcome)
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])

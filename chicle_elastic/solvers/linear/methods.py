@@ -11,7 +11,8 @@ Rows x features of the data, the loss and the number of tasks decide between the
   message (`MOST_BLOCK_VALUES`), and with several tasks in any case; there a block of the heaviest columns is the
   preconditioner of conjugate gradients. The squared hinge over little data is left to a task that is alone.
 * hinge: with several tasks Newton's method where all columns fit. Where they do not, the tasks descend along
-  coordinates, and if that crawls one task solves for the undecided rows of all (`working_set`).
+  coordinates, and if that crawls one task solves for the undecided rows of all (`working_set`), or all tasks by
+  conjugate gradients where these rows are too many.
 * A task that is alone descends along coordinates and takes local Newton steps in turns (`race`).
 """
 
@@ -21,7 +22,6 @@ from enum import Enum
 from typing import Literal, get_args
 
 from chicle_elastic.chunks.views import DataSchema
-from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS
@@ -68,19 +68,10 @@ def choose(
     algorithm: Algorithm = "auto",
     has_free_intercept: bool = False,
 ) -> Choice:
-    """Choose the method of a job with so many tasks. A free intercept ties duals together, which needs Newton's.
-
-    Raises:
-        UsageError: Newton's method is asked for where it has no second derivatives.
-    """
+    """Choose the method of a job with so many tasks. A free intercept ties duals together, which needs Newton's."""
     D, n, limit = schema.num_features + 1, schema.num_rows, most_block_columns(num_outputs)
     is_hinge, is_narrow = loss is Loss.HINGE, limit >= D
     where = f"{D} columns and {num_outputs} output{'s' if num_outputs > 1 else ''}"
-    if algorithm == "newton" and is_hinge and not is_narrow:
-        raise UsageError(
-            f"algorithm='newton' takes up to {limit - 1} features with the hinge, and the data has "
-            f"{schema.num_features}; use algorithm='auto', or a smooth loss"
-        )
     if algorithm != "auto":
         return Choice(Method.NEWTON if algorithm == "newton" else Method.COORDINATES, f"algorithm={algorithm!r}")
     if num_tasks > 1 and (is_hinge or loss.has_kinks) and n * D <= FEW_VALUES:
@@ -93,7 +84,7 @@ def choose(
         too_wide = f"{num_tasks} tasks, the hinge, and second derivatives of {where} do not fit into a message"
         if n <= MOST_ROWS:
             return Choice(Method.WORKING_SET, too_wide)
-        return Choice(Method.COORDINATES, f"{too_wide}, nor a number for each of {n} rows")
+        return Choice(Method.NEWTON, f"{num_tasks} tasks, the hinge, and {n} rows")
     if num_tasks == 1 and loss.has_kinks and n * D <= SMALL_VALUES:
         return Choice(Method.COORDINATES, "one task with little data")
     if is_narrow:

@@ -125,7 +125,9 @@ class LinearTrainer(CertifiedTrainer):
         method = self._choice(schema, num_tasks).method
         descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
-        is_large = descent is not None and not is_slow and Loss.named(self.loss) is not Loss.HINGE
+        is_large = descent is not None and (
+            descent.phase is WorkingSetPhase.GIVE_UP or (not is_slow and Loss.named(self.loss) is not Loss.HINGE)
+        )
         if method is Method.NEWTON or is_large or np.array_equal(progress, GIVEN_UP):
             return CertifiedTrainer.begin(self, schema, model, NO_PROGRESS, num_tasks)
         if method is Method.COORDINATES and not is_slow:

@@ -242,7 +242,7 @@ def _evaluated(
             return there
     if is_there:
         output.phase, there = NewtonPhase.REST, problem.resting(output, there, gradient, found)
-        if problem.has_duals and loss.has_corners and state.share == FIRST_SHARE:
+        if problem.has_duals and state.is_exact and loss.has_corners and state.share == FIRST_SHARE:
             output.residual = there
             output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
     elif is_at_rest and of_slopes <= enough and state.is_exact and not (loss.has_scale or loss.is_parabola):

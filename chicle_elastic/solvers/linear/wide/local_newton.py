@@ -16,9 +16,9 @@ from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WIDE_STEP, WideRows, with_columns
-from chicle_elastic.solvers.linear.working_set.steps import MOST_VALUES
 
 MAX_FEATURES = MOST_COLUMNS - 1  # Features up to which a matrix of second derivatives is made
+MOST_VALUES = 1 << 24  # values of rows, and of products of rows, up to which these products are made: 128 MiB
 
 
 def step_work(tables: LocalTables) -> float:

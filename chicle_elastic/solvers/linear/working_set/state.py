@@ -43,6 +43,7 @@ class WorkingSetPhase(IntEnum):
     GATHER = 2  # the tasks send rows that were chosen
     SOLVE = 3  # one task solves for the duals of the working set
     REST = 4  # nothing is left to do
+    GIVE_UP = 5  # too many rows are undecided: another method goes on
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,8 +15,7 @@ A dual outside of the set is at a bound where w says that it belongs, by more th
 all. The set is part of the progress: if the task that solves is lost, another one solves. SELECT also rebuilds w from
 the duals, so w = w(alpha) holds after a loss of chunks, too.
 
-A set with too many values is not gathered: coordinate descent goes on, and the tasks look again after twice as many
-passes, when more duals are at their bounds. Of another loss than the hinge Newton's method goes on, for good.
+A set with more values than a message may have is not gathered: Newton's method goes on, for good.
 """
 
 import numpy as np
@@ -29,7 +28,7 @@ from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhas
 
 PASSES_BETWEEN = 4  # passes of coordinate descent over which their pace is measured, after as many at first
 MOST_ROWS = 1 << 20  # rows of a data set at most: SELECT sends a number for each
-MOST_VALUES = 1 << 24  # values of a working set at most: 256 MiB with their columns
+MOST_VALUES = 1 << 22  # values of a working set at most: 64 MiB with their columns
 FEW_VALUES = 1 << 21
 """The same before any pass of coordinate descent, when all rows may be undecided: 32 MiB with their columns, as much as
 the second derivatives of narrow data may have in each pass (`methods.MOST_BLOCK_VALUES`)."""
@@ -119,9 +118,8 @@ def _choose(state: WorkingSetState, codes: Array) -> None:
     if len(state.rows):  # more and more rows: some that were gathered may long be decided
         state.forget()
         return
-    state.next_look = max(2 * state.num_passes, 2 * PASSES_BETWEEN)
-    state.gap_then = state.gap
-    state.phase = WorkingSetPhase.DESCEND
+    state.next_look, state.gap_then = 2 * PASSES_BETWEEN, state.gap
+    state.phase = WorkingSetPhase.GIVE_UP if state.num_passes else WorkingSetPhase.DESCEND
 
 
 def _gathered(state: WorkingSetState, parts: Sums) -> None:
