@@ -3,10 +3,11 @@
     python -m benchmarks.page PAGE NAME [ARGUMENT ...]
 
 runs `python -m benchmarks.NAME ARGUMENT ...` and puts the tables that it prints between the lines
-`<!-- NAME:start -->` and `<!-- NAME:end -->` of PAGE, below date and machine. The rest of the page stays. A quick run,
+`<!-- NAME:start -->` and `<!-- NAME:end -->` of PAGE, below date, machine and load. The rest of the page stays. A quick run,
 and one that prints no table, change nothing. The exit code is that of the benchmark.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ def main() -> int:
             lines.append(line)
     if (tables := tables_of(lines)) and "--quick" not in arguments:
         how = " ".join(["of this target", *(f"`{argument}`" for argument in arguments)])
-        head = f"A run {how} on {time.strftime('%Y-%m-%d')}: {machine()}."
+        head = f"A run {how} on {time.strftime('%Y-%m-%d')}: {machine()}, load {os.getloadavg()[2]:.0f}."
         path.write_text(replaced(old, name, f"{head}\n\n{tables}"), encoding="utf-8")
     return process.returncode
 
