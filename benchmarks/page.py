@@ -3,8 +3,8 @@
     python -m benchmarks.page PAGE NAME [ARGUMENT ...]
 
 runs `python -m benchmarks.NAME ARGUMENT ...` and puts the tables that it prints between the lines
-`<!-- NAME:start -->` and `<!-- NAME:end -->` of PAGE, below date, machine and load. The rest of the page stays. A quick run,
-and one that prints no table, change nothing. The exit code is that of the benchmark.
+`<!-- NAME:start -->` and `<!-- NAME:end -->` of PAGE, below date, machine and load. The rest of the page stays. A quick
+run, and one that prints no table, change nothing. The exit code is that of the benchmark.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Pages name files, modules and make targets that exist, so that a move in the code shows where a page has to follow.
 
 Checked are links, paths in backticks (`folder/file.py`, `folder/`), every `python -m MODULE`
-of this repository, and every `make TARGET`. The other way round, sections that code cites ("docs/design 2.6", "docs/style
-11") exist, and names of the glossary are those of the code.
+of this repository, and every `make TARGET`. The other way round, sections that code cites ("docs/design 2.6",
+"docs/style 11") exist, and names of the glossary are those of the code.
 """
 
 import re
