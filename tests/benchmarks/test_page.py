@@ -1,10 +1,12 @@
 """The tables of a benchmark come into the block of its page, and every block is one that a make target writes."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from benchmarks import page
+from benchmarks.report import END_OF_MEASURED, Report, parser
 from tests.house.sources import ROOT
 
 BLOCK = re.compile(r"<!-- (\w+):start -->\n.*?<!-- \1:end -->", re.DOTALL)
@@ -24,6 +26,15 @@ def test_only_the_block_of_that_name_is_replaced() -> None:
     assert page.replaced(text, "a", "new") == text.replace("old", "new")
     with pytest.raises(ValueError, match="no block"):
         page.replaced(text, "c", "new")
+
+
+def test_a_page_that_is_rewritten_as_a_whole_keeps_what_people_wrote(tmp_path: Path) -> None:
+    """What stands below the mark stays, and a quick run changes nothing."""
+    written = tmp_path / "page.md"
+    written.write_text(f"old\n{END_OF_MEASURED}\nWhat was learnt.\n", encoding="utf-8")
+    for arguments, measured in ((["--quick"], "old\n"), ([], "new\n")):
+        Report(parser("", page=True).parse_args(["--page", str(written), *arguments])).write_page("new\n")
+        assert written.read_text(encoding="utf-8") == f"{measured}{END_OF_MEASURED}\nWhat was learnt.\n"
 
 
 def test_every_block_has_its_command_and_every_command_its_block() -> None:
