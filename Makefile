@@ -15,7 +15,7 @@ INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input 
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-linear bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-linear bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats bench-scale chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,44 +71,47 @@ bench-census-here: $(VENV)/.chicle-census
 	$(RUN) -m benchmarks.census --page docs/benchmarks/census.md $(ARGS)
 
 bench-search: $(VENV)/.chicle-bench  ## Measure ChicleSearchCV against GridSearchCV, time and memory (ARGS=--quick to try)
-	$(RUN) -m benchmarks.search $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/search.md search $(ARGS)
 
 bench-cnn: $(VENV)/.chicle-bench  ## Measure the steps of ChicleCNNClassifier against torch loops, skorch and DDP
-	$(RUN) -m benchmarks.cnn $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/networks.md cnn $(ARGS)
 
 bench-cnn-epochs: $(VENV)/.chicle-bench  ## Epochs to an accuracy on four data sets with 1 to 16 and changing tasks
-	$(RUN) -m benchmarks.cnn_epochs $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/networks.md cnn_epochs $(ARGS)
 
 bench-transports: $(VENV)/.chicle-test  ## Measure chunks over TCP against a plain socket
-	$(RUN) -m benchmarks.transports $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md transports $(ARGS)
 
 bench-tls: $(VENV)/.chicle-test  ## Measure links and chunks with and without TLS (needs openssl)
-	$(RUN) -m benchmarks.tls $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md tls $(ARGS)
 
 bench-overhead: $(VENV)/.chicle-test  ## Measure an iteration with agents watching against the same loop without
-	$(RUN) -m benchmarks.elastic_overhead $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md elastic_overhead $(ARGS)
 
 bench-elastic: $(VENV)/.chicle-test  ## Measure the stall of each change of the membership against stock torchrun, and with much data
-	$(RUN) -m benchmarks.elastic $(ARGS)
-	$(RUN) -m benchmarks.elastic_data $(DATA_ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md elastic $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md elastic_data $(DATA_ARGS)
 
 bench-hosts: $(VENV)/.chicle-test  ## Measure the same on several hosts, over links of several rates and round trips (needs root, iproute2)
-	$(RUN) -m benchmarks.hosts $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md hosts $(ARGS)
 
 bench-heartbeats: $(VENV)/.chicle-test  ## Measure how late heartbeats are with stopped tasks, hung disks and long plans (needs root)
-	$(RUN) -m benchmarks.heartbeats $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md heartbeats $(ARGS)
+
+bench-scale: $(VENV)/.chicle-test  ## Measure plans, folds and messages with up to 4,096 nodes and a million chunks
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md scale $(ARGS)
 
 bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents against a perfect split
 	$(RUN) -m benchmarks.policies --only rebalance $(ARGS)
 
 bench-policies: $(VENV)/.chicle-test  ## Measure what policies bring, in process and on real agents (ARGS=--quick to try)
-	$(RUN) -m benchmarks.policies $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/policies.md policies $(ARGS)
 
 bench-spot: $(VENV)/.chicle-test  ## Replay the availability of spot machines on real agents: eight minutes
-	$(RUN) -m benchmarks.spot $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/policies.md spot $(ARGS)
 
 paper: $(VENV)/.chicle-test  ## Reproduce the paper's evaluation in projected time (QUICK=1 for a small one; ARGS=...)
-	$(RUN) -m benchmarks.paper $(if $(QUICK),--quick) $(ARGS)
+	$(RUN) -m benchmarks.page docs/benchmarks/paper.md paper $(if $(QUICK),--quick) $(ARGS)
 
 bench-nodes:  ## Measure one process, agents, Spark MLlib (needs Java 17) and Dask-ML, cold and warm (ARGS=--quick to try)
 	$(MAKE) bench-nodes-here VENV=.venv-nodes

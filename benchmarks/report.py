@@ -15,6 +15,9 @@ import numpy as np
 from benchmarks.bars import HEADER, MISSED, Row
 from benchmarks.machine import machine
 
+END_OF_MEASURED = "\n<!-- measured:end -->\n"
+"""Below this line of a page is what people have written."""
+
 
 def parser(description: str | None, *, page: bool = False) -> argparse.ArgumentParser:
     """The options that benchmarks share: --quick and --json, and --page where a page is rewritten."""
@@ -90,12 +93,17 @@ class Report:
         return "\n".join([HEADER, *(row.as_markdown(judged=self.judged) for row in self.rows)])
 
     def write_page(self, text: str, **facts: Any) -> None:
-        """Fill in the page's text and write it, where the command line names a page."""
-        if self._arguments.page:
+        """Fill in the page's text and write it, where the command line names a page and the run is judged.
+
+        What follows the line `END_OF_MEASURED` of the page that is there stays.
+        """
+        if self._arguments.page and self.judged:
             shown = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "table": self.table()}
             found = ", ".join(f"{name} {version}" for name, version in self._packages.items())
             page = text.format(**shown, python=platform.python_version(), versions=found, **facts)
-            self._arguments.page.write_text(page, encoding="utf-8")
+            path = self._arguments.page
+            _, mark, kept = (path.read_text(encoding="utf-8") if path.exists() else "").partition(END_OF_MEASURED)
+            path.write_text(page + mark + kept, encoding="utf-8")
 
     def finish(self, cells: Sequence[dict[str, Any]] = ()) -> int:
         """Print the summary, the notes and one line of JSON.

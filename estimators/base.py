@@ -1,4 +1,4 @@
-"""What the linear estimators share: the one way through `fit`, prediction, and the attributes.
+"""The base of the linear classifiers: the one way through `fit`, prediction, and the attributes.
 
 The way of the data: validated once, class codes, chunks over the caller's memory (`inputs`), a `Job` for the runtime,
 attributes from its `Outcome`. The mathematics is in `chicle_elastic.solvers`; nothing is decided here.
@@ -112,11 +112,11 @@ class LinearClassifier(
 
     @abstractmethod
     def _loss_name(self) -> str:
-        """Name of an `objectives.Loss`."""
+        """Return the name of an `objectives.Loss`."""
 
     @abstractmethod
     def _advice(self) -> tuple[str, ...]:
-        """What to do when a fit has not converged, beyond what helps every linear estimator."""
+        """Return remedies for a fit that has not converged, beyond those of every linear estimator."""
 
     def _l1_share(self) -> float:
         """Share of the l1 penalty, 0 to 1; 0 is the l2 penalty alone.
@@ -254,7 +254,7 @@ class LinearClassifier(
         return L1Trainer(**shared, l1_ratio=l1_ratio)
 
     def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:
-        """What the job begins with, and whether its state is kept: further arguments of `run_job`."""
+        """Return further arguments of `run_job`: the state to begin with, and whether it is kept."""
         if self._l1_share():
             return {"initial_model": self._initial_model(trainer, training)}
         # Duals tell all weights but that of an intercept that is not penalised.
@@ -286,7 +286,7 @@ class LinearClassifier(
     def _predicting_attributes(
         self, trainer: "ClassifierTrainer", training: "TrainingSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
-        """What an estimator needs to predict with a model."""
+        """Return the attributes that predict with this model."""
         w = training.columns.full(model)
         return {
             "classes_": training.classes,

@@ -372,7 +372,7 @@ class ChicleCNNClassifier(
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """One epoch over some samples, going on from where the last call ended, momentum included.
+        """Train for one epoch on some samples, from where the last call ended, momentum included.
 
         The images of the first call decide how all are scaled (`standardize`).
 
@@ -530,7 +530,7 @@ class ChicleCNNClassifier(
     def _predicting_attributes(
         self, network: "Network", images: "ImageSet", layout: Any, model: Array
     ) -> dict[str, Any]:
-        """What an estimator needs to predict with a model."""
+        """Return the attributes that predict with this model."""
         from chicle_elastic.solvers.engines.predict import filled_module
 
         return {

@@ -257,7 +257,7 @@ class ChicleLogisticRegression(LinearClassifier):
 
     @property
     def penalty(self) -> str:
-        """The penalty by its name, as `sklearn.feature_selection.SelectFromModel` asks for it."""
+        """Return the name of the penalty, for which `sklearn.feature_selection.SelectFromModel` asks."""
         return "l1" if self.l1_ratio == 1 else "l2" if self.l1_ratio == 0 else "elasticnet"
 
     def _loss_name(self) -> str:
@@ -273,7 +273,7 @@ class ChicleLogisticRegression(LinearClassifier):
         return ()
 
     def _is_multinomial(self, num_classes: int) -> bool:
-        """Whether one softmax has all classes; of two classes that is never the question.
+        """Return True for one softmax of all classes, which two classes never have.
 
         Raises:
             UsageError: It is asked for with an l1 penalty.
@@ -326,7 +326,7 @@ class ChicleLogisticRegression(LinearClassifier):
             self.duals_ = _duals_of(self, training, training.upper_bounds(trainer))
 
     def predict_proba(self, X: Any) -> Array:
-        """Probability of each class.
+        """Return the probability of each class.
 
         Parameters
         ----------
@@ -341,7 +341,7 @@ class ChicleLogisticRegression(LinearClassifier):
         return self._by_row(X, lambda rows: np.exp(self._log_probabilities(rows)))
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithm of the probability of each class.
+        """Return the logarithm of the probability of each class.
 
         Parameters
         ----------
@@ -366,7 +366,7 @@ class ChicleLogisticRegression(LinearClassifier):
         return log_sigmoids - log_sums
 
     def to_logistic_regression(self) -> "LogisticRegression | OneVsRestClassifier":
-        """Make a fitted estimator of scikit-learn of the model: another name of `to_sklearn`.
+        """Return a fitted estimator of scikit-learn: another name of `to_sklearn`.
 
         Returns
         -------

@@ -45,7 +45,7 @@ PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:
-    """What a linear model becomes outside of Chicle: a file, or an estimator of scikit-learn.
+    """Save a linear model to a file, load it, or turn it into an estimator of scikit-learn.
 
     Attributes:
         _twin: Class of scikit-learn with the same parameters and predictions, with its module; empty for none.
@@ -86,7 +86,7 @@ class SaveMixin:
         write_model(path, self, params, {name: found[name] for name in found if name not in values}, values=values)
 
     def to_sklearn(self) -> Any:
-        """Make a fitted estimator of scikit-learn of the model, with equal predictions, for tools that know its class.
+        """Return a fitted estimator of scikit-learn with equal predictions, for tools that know its class.
 
         Returns
         -------

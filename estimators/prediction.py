@@ -63,9 +63,9 @@ class PredictionMixin:
         return score
 
     def _by_row(self, X: Any, function: Callable[[Any], Array]) -> Array:
-        """What `function` makes of rows, for all samples, in the library of X (see `containers.like`).
+        """Apply `function` to the rows of all samples; the result has the library of X (see `containers.like`).
 
-        Of a folder one chunk is in memory at a time.
+        A folder has one chunk in memory at a time.
         """
         from estimators import streaming
 

@@ -252,7 +252,7 @@ class ChicleSVM(LinearClassifier):
         return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
 
     def to_linear_svc(self) -> "LinearSVC":
-        """Make a fitted `LinearSVC` of the model: another name of `to_sklearn`.
+        """Return a fitted `LinearSVC`: another name of `to_sklearn`.
 
         Returns
         -------

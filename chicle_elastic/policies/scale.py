@@ -12,7 +12,7 @@ seconds on the way to the target, each of which is worth p K + v, and costs p in
 What parallelism costs, b. K tasks that correct each other once per iteration get further in it the fewer they are.
 Let r be the rate at which the figure falls now, the logarithm of its ratio per iteration, and r1 that of one task. If
 r = r1 / (1 + b K), then b = (r1 / r - 1) / K. CoCoA is so to a good approximation, and r1 hardly changes while the
-gap falls by orders of magnitude (`alone`, 0.75 on the data sets of docs/benchmarks/2026-11-23-policies.md): a job
+gap falls by orders of magnitude (`alone`, 0.75 on the data sets of docs/benchmarks/policies.md): a job
 that is slow for many tasks is not slow for one. So r alone says how much parallelism is worth at this point of the
 job. Early, r is large, and time is W / K. Later b grows: where b K is large, n(K) t(K) is least at K = sqrt(W / (b
 o)), whatever it costs. With `alone=None` b is 0, as for Newton's method on chunks, whose iterations do not depend on

@@ -8,7 +8,7 @@ giving them back costs no time and saves their price.
 
     d      share of the gap that an iteration takes away, over the last `window` iterations with these nodes
 
-Where half the nodes would be as fast, d is small: on the data sets of docs/benchmarks/2026-11-23-policies.md it fell
+Where half the nodes would be as fast, d is small: on the data sets of docs/benchmarks/policies.md it fell
 below 0.3 about there with 8 and 16 nodes. So half the nodes go when d < `stall`, down to `least`. d is then measured
 anew, for a whole window, and nothing is given back before. The policy never takes nodes back: the gap of a fixed K
 does not fall faster again.

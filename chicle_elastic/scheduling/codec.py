@@ -14,7 +14,7 @@ but the classes of `kind` is ever built. A field with a default may be left out.
 
 msgspec ignores unknown fields of dataclasses and knows no unions of them, so it reads a dataclass as a `Struct` with
 the same fields, its *twin*, and converts the twin. Both are C, but for a class that has a union or a list of pairs
-inside (docs/design/decisions/0035 has the times).
+inside (docs/design/decisions.md, "One codec").
 """
 
 import collections.abc

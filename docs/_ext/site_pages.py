@@ -53,7 +53,7 @@ def generate(app: "Sphinx") -> None:
 def lead_links(app: "Sphinx", docname: str, source: list[str]) -> None:
     """Lead the links of a page to where the site has what they name."""
     page = Path(app.env.doc2path(docname))
-    if docname.startswith("design/decisions/") or docname == "_generated/changelog":
+    if docname == "design/decisions" or docname == "_generated/changelog":
         # They name everything, so they would come first in every search.
         source[0] = f"---\nnosearch: true\n---\n\n{source[0]}"
     if page.suffix == ".md" and GENERATED not in page.parents:

@@ -243,7 +243,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
 
     @available_if(_offers("predict"))
     def predict(self, X: Any) -> Array:
-        """What the trainer predicts.
+        """Return the predictions of `trainer.predict`.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
 
     @available_if(_offers("predict_proba"))
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, as `trainer.predict_proba` returns them.
+        """Return the probabilities of `trainer.predict_proba`.
 
         Parameters
         ----------
@@ -285,7 +285,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
 
     @available_if(_offers("decision_function"))
     def decision_function(self, X: Any) -> Array:
-        """What `trainer.decision_function` returns.
+        """Return the values of `trainer.decision_function`.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
 
     @available_if(_offers("transform"))
     def transform(self, X: Any) -> Array:
-        """What the trainer makes of samples.
+        """Transform samples by `trainer.transform`.
 
         Parameters
         ----------
@@ -333,7 +333,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
 
     @available_if(_can_score)
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """How good the model is; larger is better.
+        """Return how good the model is; larger is better.
 
         Parameters
         ----------
@@ -384,7 +384,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
             raise UsageError(f"{self._shown_name}.estimator_type is {self._kind()!r}; it has to be one of {KINDS}")
 
     def _by_row(self, name: str, X: Any) -> Array:
-        """What a method of the trainer makes of rows; of a folder one chunk is in memory at a time."""
+        """Call a method of the trainer with the rows; a folder has one chunk in memory at a time."""
         from estimators.own.inputs import by_row
 
         check_is_fitted(self, "model_")
@@ -404,7 +404,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
     def _predicting_attributes(
         self, trainer: Trainer, data: "ElasticSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
-        """What an estimator needs to predict with a model."""
+        """Return the attributes that predict with this model."""
         found = {"model_": np.array(model), "trainer_": trainer, "n_iter_": num_iterations}
         return found if data.classes is None else {**found, "classes_": data.classes}
 

@@ -1,4 +1,4 @@
-"""What the linear regressors share: the one way through `fit`, and the attributes.
+"""The base of the linear regressors: the one way through `fit`, and the attributes.
 
 As that of the classifiers (`estimators.base`), with real targets, and no duals to be kept. A job has one target;
 several are the business of `targets`.
@@ -75,7 +75,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
 
     @abstractmethod
     def _advice(self) -> str:
-        """What to do when a fit has not converged, beyond what helps every regressor."""
+        """Return remedies for a fit that has not converged, beyond those of every regressor."""
 
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
         """Return the attributes of a fit to several targets, or of one where `needs_no_job` says so."""
@@ -97,7 +97,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         return None
 
     def _intercept_factor(self) -> float:
-        """Of the last value of the model, which makes the intercept of it."""
+        """Return the factor that turns the last value of the model into the intercept."""
         return 1.0
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -195,7 +195,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
     def _predicting_attributes(
         self, trainer: "CertifiedTrainer", training: "RegressionSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
-        """What an estimator needs to predict with a model."""
+        """Return the attributes that predict with this model."""
         (w,) = training.columns.full(model)
         return {
             "coef_": w[:-1].copy(),

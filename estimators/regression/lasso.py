@@ -184,16 +184,16 @@ class ChicleElasticNet(LinearRegressor):
 
     @property
     def sparse_coef_(self) -> Any:
-        """`coef_` as a CSR matrix."""
+        """Return `coef_` as a CSR matrix."""
         return sparse.csr_matrix(np.atleast_2d(weights_of(self)[0]))
 
     @property
     def penalty(self) -> str:
-        """The penalty by its name, as `sklearn.feature_selection.SelectFromModel` asks for it."""
+        """Return the name of the penalty, for which `sklearn.feature_selection.SelectFromModel` asks."""
         return "l1" if self._share() == 1 else "l2" if self._share() == 0 else "elasticnet"
 
     def _share(self) -> float:
-        """Of the l1 penalty."""
+        """Return the share of the l1 penalty."""
         return float(self.l1_ratio)
 
     def _trainer(self) -> "LassoTrainer":

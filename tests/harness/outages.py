@@ -6,7 +6,7 @@ of a job that loses more than a majority at one time waits for the others, as it
 hang. When only the store is away, all other strikes go on.
 
 No node is started while the store is away or empty: a store that has just been restarted looks to a new node like that
-of a new job, until the leader has filled it (decision 42).
+of a new job, until the leader has filled it.
 """
 
 import random

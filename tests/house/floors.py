@@ -32,7 +32,7 @@ FLOOR_OF_FOLDER = {
     "solvers": 2,
     "store": 2,
     "transports": 2,
-    "monitoring": 2,  # and not 3: the runtime writes its records (docs/design/decisions/0003)
+    "monitoring": 2,  # and not 3: the runtime writes its records
     "runtime": 3,
     "testing": 5,
     "cluster": 4,

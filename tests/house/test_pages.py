@@ -1,9 +1,8 @@
 """Pages name files, modules and make targets that exist, so that a move in the code shows where a page has to follow.
 
 Checked are links, paths in backticks (`folder/file.py`, `folder/`), every `python -m MODULE`
-of this repository, and every `make TARGET`. Pages of `docs/benchmarks/` are dated, and say what was true then; so does
-the changelog. The other way round, sections that code cites ("docs/design 2.6", "docs/style 11") exist, and names of
-the glossary are those of the code.
+of this repository, and every `make TARGET`. The other way round, sections that code cites ("docs/design 2.6",
+"docs/style 11") exist, and names of the glossary are those of the code.
 """
 
 import re
@@ -14,12 +13,7 @@ from tests.house.sources import ROOT, python_files
 
 FOLDERS = (ROOT, ROOT / "chicle_elastic", ROOT / "tests")
 """Where a path of a page may begin."""
-DATED = ROOT / "docs" / "benchmarks"
-PAGES = [
-    *sorted(page for page in ROOT.glob("*.md") if page.name != "CHANGELOG.md"),
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if DATED not in page.parents),
-]
-DATED_PAGES = [ROOT / "CHANGELOG.md", *sorted(DATED.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WORKFLOWS = [*sorted((ROOT / ".github").rglob("*.yml")), *sorted((ROOT / ".github").rglob("*.md"))]
 
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -74,9 +68,8 @@ def dead_links(page: Path, text: str) -> set[str]:
 
 
 def test_what_pages_name_is_there() -> None:
-    """A path may begin at the repository, in `chicle_elastic/` or in `tests/`; dated pages have links only."""
+    """A path may begin at the repository, in `chicle_elastic/` or in `tests/`."""
     faults = {page: faults_of(page) for page in PAGES}
-    faults |= {page: dead_links(page, page.read_text(encoding="utf-8")) for page in DATED_PAGES}
     assert {page.relative_to(ROOT).as_posix(): found for page, found in faults.items() if found} == {}
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 80  # more belongs into docs/
 

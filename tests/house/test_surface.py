@@ -15,16 +15,16 @@ from tests.house.surface import SURFACE, components_of, count_names, listed_name
 from tests.timeouts import timeout_s
 
 MOST_NAMES = 76
-"""Five are commands for jobs of a cluster, which the components brought (0059); five are regressors (0060, 0063);
-one is the estimator around a trainer of the user's, which no other name can be; one is the search that shares data
-(0067); two are regressors of other losses, three what a loss of the user's is made with, and two
+"""Five are commands for jobs of a cluster, which the components brought; five are regressors;
+one is the estimator around a trainer of the user's, which no other name can be; one is the search that shares data;
+two are regressors of other losses, three what a loss of the user's is made with, and two
 are ridge regression as scikit-learn's users type it: with a penalty that is found, and of labels."""
 MOST_OPTIONS = 76
-"""Four of them are addresses and ports of a node (docs/design/decisions/0040), three are certificates (0045, of the
-doctor as well), which no default can know;
-three let `chicle status` ask agents (0064); five are what a simulation compares and shows (0054);
-one is the cloud that is asked for notices (0056);
-one leaves columns out of a data file; twenty-two are those of the five components, counted once (0055)."""
+"""Four of them are addresses and ports of a node, three are certificates (of the doctor as well), which no default can
+know;
+three let `chicle status` ask agents; five are what a simulation compares and shows;
+one is the cloud that is asked for notices;
+one leaves columns out of a data file; twenty-two are those of the five components, counted once."""
 
 
 def surface_of_file() -> list[str]:
