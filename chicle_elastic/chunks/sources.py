@@ -147,11 +147,7 @@ class ArraySource:
         return tuple(self._info(ChunkId(number), state) for number in range(self.num_chunks))
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
-        """The chunk, with fresh state.
-
-        Raises:
-            UsageError: There is no such chunk.
-        """
+        """The chunk, with fresh state. Raises UsageError when there is no such chunk."""
         if not 0 <= chunk_id < self.num_chunks:
             raise UsageError(f"there is no chunk {chunk_id}; these arrays are cut into {self.num_chunks} chunks")
         start, stop = self._span(chunk_id)
