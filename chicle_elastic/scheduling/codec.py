@@ -102,8 +102,6 @@ def prepare(kinds: Iterable[Any]) -> None:
 
 
 class _Form(NamedTuple):
-    """How values of one annotation are written and read."""
-
     kind: Any  # what msgspec reads: the annotation, with twins for its dataclasses
     dump: _Step | None = None  # makes what msgspec writes; None where that is the value itself
     load: _Step | None = None  # makes the value from what msgspec has read; None where that is it already

@@ -92,7 +92,6 @@ class RecordingSink(Protocol):
         """A part begins.
 
         Args:
-            scheduler: The scheduler before the first entry of the part.
             length: Entries of the job's log before this part.
             state: A snapshot of the scheduler; None when it has handled nothing.
         """
@@ -108,8 +107,6 @@ class Recorder:
 
     Args:
         scheduler: Any; policies that it asks itself have to be `RecordedPolicy`, or a replay needs them again.
-        length: Entries of the job's log that the scheduler has handled.
-        state: Snapshot of the scheduler; None when it has handled nothing.
     """
 
     def __init__(

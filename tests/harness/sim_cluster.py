@@ -45,9 +45,6 @@ class SimCluster:
         make_scheduler: Builds the scheduler under test; tests break it on purpose.
         is_recorded: Keep the recording, so that it can be replayed.
         tell: Takes lines for a person.
-
-    Attributes:
-        happened: How often each kind of thing happened, for tests that ask whether their faults struck.
     """
 
     def __init__(
@@ -70,6 +67,7 @@ class SimCluster:
         asked = [RecordedPolicy(policy) for policy in self.policies] if is_recorded else self.policies
         self.scheduler = make_scheduler(self.settings, asked)
         self.recording: list[str] = []
+        # how often each kind of thing happened, for tests that ask whether their faults struck
         self.happened: Counter[str] = Counter()
         self.num_failures: Counter[ChunkId] = Counter()
         self.now_s = 0.0
@@ -182,7 +180,7 @@ class SimCluster:
 
         self._at(arrival_s, say)
 
-    # Performing effects: an `EffectHandler`.
+    # Performing effects.
 
     def form_round(self, effect: effects.FormRound) -> None:
         """Nodes say what they hold, and the round is formed later."""
