@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.runtime.simulate.traces import MAX_NODES, UNITS_S, flaw_of_step, read_text, read_trace
+from chicle_elastic.resources.schedule import MAX_NODES, flaw_of_step, read_text
+from chicle_elastic.runtime.simulate.traces import UNITS_S, read_trace
 
 MAX_CHUNKS = 2_000_000
 LARGEST = 1e9  # of numbers without another limit, so that sums of them stay finite; 1 / LARGEST is the smallest rate
