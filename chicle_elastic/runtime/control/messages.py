@@ -45,7 +45,7 @@ from typing import TypeAlias
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling.events import ChunksDeclared
 from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
