@@ -41,7 +41,6 @@ class JobLedger(Sequence[ChunkAccount]):
         return columns
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         return html_table(self.to_dict(), caption=repr(self), rows="chunks")
 
     def __len__(self) -> int:
