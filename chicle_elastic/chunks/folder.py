@@ -257,7 +257,7 @@ class ChunkFolder:
         return header
 
     def _check_content(self, chunk: Chunk, where: str) -> None:
-        """What arrays are indexed with has to be in range, whichever program wrote it."""
+        """Refuse numbers that arrays are indexed with and that are out of range, whichever program wrote them."""
         num_classes = self.schema.num_classes
         for field, values, end in (
             ("row id", chunk.row_ids, self.num_rows),

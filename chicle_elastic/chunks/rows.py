@@ -251,7 +251,7 @@ def _csr_of(X: Any) -> CsrRows:
 
 
 def _contiguous(rows: CsrRows) -> CsrRows:
-    """The same rows; arrays with gaps are copied, because kernels reach them by address."""
+    """Return the same rows; arrays with gaps are copied, because kernels reach them by address."""
     return CsrRows(
         np.ascontiguousarray(rows.indptr),
         np.ascontiguousarray(rows.indices),

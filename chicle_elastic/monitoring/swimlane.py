@@ -240,7 +240,7 @@ def _label_counts(axes: "Axes", edges: Column, counts: Column, floor: float, mos
 
 
 def _draw_seconds(axes: "Axes", history: RecordTable) -> None:
-    """What each task computed, in the colours of the lanes; a smooth line of medians over the dots of iterations."""
+    """Draw what tasks computed, in the colours of the lanes; a smooth line of medians over the dots of iterations."""
     iterations = history.column("iteration")
     smooth = max(1, len(history) // SMOOTHED) | 1
     highest_ms = 0.0

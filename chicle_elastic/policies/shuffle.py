@@ -108,7 +108,7 @@ def fall_of(figures: Sequence[Mapping[str, float]]) -> tuple[str, float] | None:
 
 
 def _can_exchange(observations: Observations, node: NodeId) -> bool:
-    """Whether a node has a chunk, and room for another one of that size, which it keeps until it has arrived."""
+    """Tell whether a node has a chunk, and room for another one of that size, which it keeps until it has arrived."""
     count, capacity = observations.num_chunks[node], observations.capacity_bytes[node]
     used = observations.used_bytes[node]
     return count > 0 and (capacity is None or used + used / count <= capacity)

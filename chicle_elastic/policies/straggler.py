@@ -112,7 +112,7 @@ class Straggler(Policy):
         return _decision(limit_s, reason)
 
     def _tasks(self, observations: Observations) -> "dict[NodeId, _Task]":
-        """What is known of each task that has rows and was seen often enough."""
+        """Collect what is known of each task that has rows and was seen often enough."""
         last = {node: observations.reports.get(node, ())[-self.window :] for node in observations.num_chunks}
         rows = {
             node: count

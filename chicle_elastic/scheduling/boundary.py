@@ -257,7 +257,7 @@ class Boundary:
         return bool(self._leases.in_flight) or bool(self._ledger.freeing)
 
     def _is_done(self) -> bool:
-        """Whether nothing is left to decide, so that no move needs the memory of copies that are being freed."""
+        """Tell whether nothing is left to decide, so that no move needs the memory of copies that are being freed."""
         return not (
             self._ledger.num_missing
             or self._loads.num_pending
@@ -447,5 +447,5 @@ class Boundary:
         )
 
     def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:
-        """The same for every agent that folds the same events."""
+        """Make a generator that is the same for every agent that folds the same events."""
         return np.random.default_rng([self._seed, self._members.round, self._ledger.merged, purpose, number])

@@ -251,7 +251,7 @@ class PendingPolicies:
         return total if self._max_nodes is None else min(total, self._max_nodes)
 
     def _claim(self, proposal: Proposal, field: str) -> bool:
-        """Whether the policy owns the field, from now on; else the lost wish is logged once."""
+        """Tell whether the policy owns the field, from now on; else the lost wish is logged once."""
         if not self._is_lost(proposal, field):
             self.owners[field] = Owner(policy=proposal.policy, place=proposal.place)
             return True

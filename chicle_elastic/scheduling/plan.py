@@ -239,7 +239,7 @@ def plan_redraw(
 
 
 def _moves_ahead(stock: Stock, joiners: Sequence[NodeCapacity], surplus: dict[NodeId, int]) -> list[Transfer]:
-    """What joiners have the rows of already, as far as it reduces the deviation from the shares."""
+    """Move what joiners have the rows of already, as far as it reduces the deviation from the shares."""
     moves: list[Transfer] = []
     order = {source: number for number, source in enumerate(stock)}
     gone: set[ChunkId] = set()
@@ -337,7 +337,7 @@ class _Tightest:
 def _dealt_freely(
     chunks: Sequence[ChunkInfo], order: Indices, eligible: Sequence[NodeCapacity], more_rows: int
 ) -> Dealt | None:
-    """What `_BelowShare` deals where no node lacks room, or has a copy of a chunk already; None where one does. A job
+    """Deal as `_BelowShare` does where no node lacks room, or has a copy of a chunk already; None where one does. A job
     of a million chunks begins so, and all agents are busy meanwhile."""
     size = len(eligible)
     if not size or any(candidate.ahead for candidate in eligible):

@@ -22,12 +22,11 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.events import Acknowledgement
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder
-from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.values import ChunkInfo, TaskReport, TrainingState
 from tests.harness.sim_faults import FaultInjector, FaultProfile, RandomPolicy
 from tests.harness.sim_truth import SimCopy, SimNode, Truth, ViolationError
-from tests.harness.text_sink import TextSink
+from tests.harness.text_sink import TextSink, replay
 
 MAX_EVENTS = 4000
 NUM_CALM_LAPS = 2

@@ -76,7 +76,7 @@ def parse_block(data: bytes, *, first_line: int, first: int, last: int) -> Sampl
 
 
 def _has_control_characters(data: bytes, text: Array) -> bool:
-    """Whether there are bytes below the space other than tab, line feed and carriage return."""
+    """Tell whether there are bytes below the space other than tab, line feed and carriage return."""
     usual = data.count(b"\t") + data.count(b"\n") + data.count(b"\r")
     return bool(np.count_nonzero(text < _SPACE) != usual)
 

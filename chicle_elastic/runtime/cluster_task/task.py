@@ -524,7 +524,7 @@ class ClusterTask:
         return self._clock.now() - self._origin_s
 
     def _shared_elapsed_s(self) -> float:
-        """The same value in every task, for the history."""
+        """Return the same value in every task, for the history."""
         return self._elapsed_s() if self._round_context is None else self._round_context.elapsed_s
 
     def _set_elapsed(self, elapsed_s: float) -> None:
