@@ -65,9 +65,8 @@ class ArraySource:
 
     Args:
         X: ndarray of shape (num_rows, num_features), one of `VALUE_DTYPES` or bool; more axes are flattened; copied
-            only
-            where it is not C-contiguous. Or a sparse matrix, or `CsrRows`, of float32 or float64; copied only where it
-            is not CSR with indices sorted and without duplicates.
+            only where it is not C-contiguous. Or a sparse matrix, or `CsrRows`, of float32 or float64; copied only
+            where it is not CSR with indices sorted and without duplicates.
         y: ndarray of shape (num_rows,): class codes from 0 (any integers, kept as int32) or real values (float32 or
             float64).
         weights: ndarray of shape (num_rows,), float32 or float64, finite and >= 0; or None.

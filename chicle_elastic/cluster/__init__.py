@@ -1,4 +1,4 @@
-"""Floor 6: the elastic cluster, one agent per node.
+"""Floor 4: the elastic cluster, one agent per node.
 
 Rooms, from the lowest to the highest:
 

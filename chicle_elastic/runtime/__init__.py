@@ -1,4 +1,4 @@
-"""Floor 5: the uni-task and the runtimes that run it.
+"""Floor 3: the uni-task and the runtimes that run it.
 
 Rooms, from the lowest to the highest:
 

@@ -1,1 +1,1 @@
-"""Floor 4: the public pair `Trainer`/`Solver`, and the algorithms that come with Chicle."""
+"""Floor 2: the public pair `Trainer`/`Solver`, and the algorithms that come with Chicle."""

@@ -1,15 +1,15 @@
 """Reads the imports of the product and finds what stands on the wrong floor (docs/design 3).
 
-    9  torchx_components                    4  solvers (linear models and networks)
-    8  cli                                  3  monitoring
-    7  estimators                           2  core: store, transports
-    6  cluster                              1  core: chunks, scheduling, policies, resources
-    5  runtime                              0  core: errors, ids, values, clock, cgroups, settings, waits ...
+    5.2  torchx_components        2.2  solvers (linear models and networks)
+    5.1  cli                      2.1  monitoring
+    5.0  estimators               2.0  store, transports
+    4    cluster                  1    chunks, scheduling, policies, resources
+    3    runtime                  0    errors, ids, values, clock, cgroups, settings, waits ...
 
 The public face (`chicle_elastic/__init__.py`) stands above all: its names come from every floor, lazily. The product
 takes nothing from it but the version.
 
-The large floors have rooms, each with a level of its own (`ROOMS`): 6.0 `cluster.net` is below 6.2 `cluster.agent`. A
+The large folders have rooms, each with a level of its own (`ROOMS`): 4.0 `cluster.net` is below 4.2 `cluster.agent`. A
 file imports only from lower floors, from lower rooms of its floor or from its own room, and no files import each other
 in a circle. `testing` stands above the cluster, and no file of the product imports it. "Lazily" means inside a function
 or under `if TYPE_CHECKING`: such an import costs nothing at start, but it is a dependency like any other and so has to
@@ -26,23 +26,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-FLOOR_OF_FOLDER = {
-    "chunks": 1,
-    "scheduling": 1,
-    "policies": 1,
-    "resources": 1,
-    "store": 2,
-    "transports": 2,
-    "monitoring": 3,  # below the runtime, which writes its records (docs/design/decisions/0003)
-    "solvers": 4,
-    "runtime": 5,
-    "cluster": 6,
-    "testing": 7,
-    "estimators": 7,
-    "cli": 8,
-    "torchx_components": 9,  # its components start the commands
+FOLDERS = {
+    "chunks": (1, 0),
+    "scheduling": (1, 0),
+    "policies": (1, 0),
+    "resources": (1, 0),
+    "store": (2, 0),
+    "transports": (2, 0),
+    "monitoring": (2, 1),  # below the runtime, which writes its records (docs/design/decisions/0003)
+    "solvers": (2, 2),
+    "runtime": (3, 0),
+    "cluster": (4, 0),
+    "testing": (5, 0),
+    "estimators": (5, 0),
+    "cli": (5, 1),
+    "torchx_components": (5, 2),  # its components start the commands
 }
-FLOOR_OF_FACE = 10
+"""Floor and level of each folder."""
+WITH_LEVELS = (2, 5)  # floors whose folders stand one above the other
 ROOMS = {
     "runtime": (
         ("training", "collectives"),
@@ -141,8 +142,8 @@ class Place:
 
     Attributes:
         folder: "chunks", "estimators", "cluster.net", ...; for the files of floor 0 their own name.
-        floor: 0 to 9, and `FLOOR_OF_FACE` for the public face.
-        level: Of the room on its floor; 0 where the floor has none.
+        floor: 0 to 5, and 6 for the public face.
+        level: Of the room or folder on its floor; 0 where the floor has none.
     """
 
     folder: str
@@ -157,25 +158,26 @@ class Place:
     @property
     def label(self) -> str:
         """As messages say it: "floor 2", "floor 4.1"."""
-        return f"floor {self.floor}.{self.level}" if self.folder in LEVEL_OF_ROOM else f"floor {self.floor}"
+        has_level = self.folder in LEVEL_OF_ROOM or self.floor in WITH_LEVELS
+        return f"floor {self.floor}.{self.level}" if has_level else f"floor {self.floor}"
 
 
 def place_of(module: str) -> Place | None:
     """Where the product's module stands; None for a module that has no floor yet."""
     parts = module.split(".")
     if parts[0] in TOP_FOLDERS:
-        return Place(parts[0], FLOOR_OF_FOLDER[parts[0]])
+        return Place(parts[0], *FOLDERS[parts[0]])
     if module == FACE:
-        return Place("the public face", FLOOR_OF_FACE)
+        return Place("the public face", 6)
     below = parts[1]
     if below in ROOMS and len(parts) > 2:
         room = f"{below}.{parts[2]}"
-        return Place(room, FLOOR_OF_FOLDER[below], LEVEL_OF_ROOM[room]) if room in LEVEL_OF_ROOM else None
-    if below in FLOOR_OF_FOLDER:
-        return Place(below, FLOOR_OF_FOLDER[below])
+        return Place(room, FOLDERS[below][0], LEVEL_OF_ROOM[room]) if room in LEVEL_OF_ROOM else None
+    if below in FOLDERS:
+        return Place(below, *FOLDERS[below])
     if below in FLOOR_0_FILES:
         return Place(below, 0)
-    return Place("cli", FLOOR_OF_FOLDER["cli"]) if below in ("__main__", "launch") else None
+    return Place("cli", *FOLDERS["cli"]) if below in ("__main__", "launch") else None
 
 
 def module_of(path: str) -> str:
@@ -234,7 +236,7 @@ def _product_import(here: Place, imported: Import) -> Iterator[str]:
             yield f"imports {target}, which has no floor"
         elif there.folder == here.folder:
             continue
-        elif here.floor == FLOOR_OF_FACE and there.floor > 0 and not imported.is_lazy:
+        elif here.floor == 6 and there.floor > 0 and not imported.is_lazy:
             yield f"the public face imports {target} at once; load its names when they are asked for"
         elif there.folder == "testing":
             yield f"imports {target}; testing is for tests only"
@@ -303,8 +305,8 @@ def _torch_import(path: str, here: Place, imported: Import) -> Iterator[str]:
     is_torch_solver = PurePosixPath(path).parts[:2] == ("chicle_elastic", "solvers") and any(
         part.startswith(("local_sgd", "flat", "engines", "torch")) for part in PurePosixPath(path).parts[2:]
     )
-    if here.floor < FLOOR_OF_FOLDER["runtime"] and not is_torch_solver:
-        yield f"{here.folder} imports torch; only the torch solvers (local_sgd, flat, engines) and the floors above may"
+    if here.floor < 3 and not is_torch_solver:
+        yield f"{here.folder} imports torch; only the torch solvers (local_sgd, flat, engines) and floors 3 to 5 may"
     if here.folder == "estimators" and not imported.is_lazy:
         yield "imports torch at once; import it where it is used: `import estimators` loads no torch"
     for name in (*imported.module.split("."), *imported.names):
