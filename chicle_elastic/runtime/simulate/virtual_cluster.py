@@ -27,7 +27,7 @@ import numpy as np
 from chicle_elastic.clock import VirtualClock
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.simulate.result import SimulationResult
-from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedLoss
+from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedLoss, SimulatedMachine
 from chicle_elastic.runtime.simulate.work import Cost, Ended, Work
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
@@ -153,15 +153,7 @@ class VirtualCluster:
         scenario = self.scenario
         for given in scenario.nodes:
             for name in map(NodeId, given.names):
-                node = VirtualNode(
-                    name=name,
-                    speed=given.speed,
-                    bytes_per_s=given.bytes_per_s or scenario.network.bytes_per_s,
-                    memory_bytes=given.memory_bytes,
-                    price=given.price,
-                    grace_s=given.grace_s,
-                    began_s=given.joins_s,
-                )
+                node = self._node(name, given, price=given.price, began_s=given.joins_s)
                 self._at(given.joins_s, self._launch, node, given.boot_s)
                 if given.notice_s is not None:
                     self._at(given.notice_s, self._notice, node)
@@ -172,6 +164,17 @@ class VirtualCluster:
         if scenario.supply is not None:
             for step in scenario.supply.steps:
                 self._at(step[0], self._follow_supply)
+
+    def _node(self, name: NodeId, given: SimulatedMachine, *, price: float | None, began_s: float) -> VirtualNode:
+        return VirtualNode(
+            name=name,
+            speed=given.speed,
+            bytes_per_s=given.bytes_per_s or self.scenario.network.bytes_per_s,
+            memory_bytes=given.memory_bytes,
+            price=price,
+            grace_s=given.grace_s,
+            began_s=began_s,
+        )
 
     def _launch(self, node: VirtualNode, boot_s: float) -> None:
         self._nodes[node.name] = node
@@ -256,15 +259,7 @@ class VirtualCluster:
             if not node.has_joined:
                 self._end_node(node)
         for _ in range(wanted - len(nodes)):
-            node = VirtualNode(
-                name=NodeId(f"{supply.name}-{self._num_supplied}"),
-                speed=supply.speed,
-                bytes_per_s=supply.bytes_per_s or self.scenario.network.bytes_per_s,
-                memory_bytes=supply.memory_bytes,
-                price=None,
-                grace_s=supply.grace_s,
-                began_s=now_s,
-            )
+            node = self._node(NodeId(f"{supply.name}-{self._num_supplied}"), supply, price=None, began_s=now_s)
             self._num_supplied += 1
             self._launch(node, supply.boot_s)
         offer = ResourceOffer(available=max(0, there - len(self._supplied())), price=supply.price_at(now_s))
