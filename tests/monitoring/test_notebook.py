@@ -25,7 +25,7 @@ CELLS = {
         "bar.finish()"
     ),
     "transitions": (
-        "from tests.monitoring.test_transition_table import make_transition\n"
+        "from tests.monitoring.test_records import make_transition\n"
         "history.note(make_transition())\nhistory.transitions"
     ),
 }
