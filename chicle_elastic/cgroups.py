@@ -27,11 +27,8 @@ class Headroom:
 
 
 def cpu_quota(proc: Path = PROC) -> float | None:
-    """Cores' worth of processor time that the control groups allow this process.
-
-    Returns:
-        For instance 1.5; None where nothing limits it.
-    """
+    """Cores' worth of processor time that the control groups allow this process. Returns for instance 1.5; None where
+    nothing limits it."""
     quotas = [_text(folder / "cpu.max").partition(" ")[::2] for folder in _folders("", proc)]
     quotas += [
         (_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")) for folder in _folders("cpu", proc)
@@ -47,12 +44,10 @@ def cpu_quota(proc: Path = PROC) -> float | None:
 
 def memory_headroom(proc: Path = PROC) -> Headroom | None:
     """Memory that this process may still take: what the machine has left, or less where a control group says so.
+    Returns the tightest limit; None where nothing can be read.
 
     File pages count as taken only where they are in use: a group that has just read a large file is not full. (The
     kernel drops the others before it runs out; `MemAvailable` has that in it, groups do not.)
-
-    Returns:
-        The tightest limit; None where nothing can be read.
     """
     headrooms = list(_group_headrooms(proc))
     meminfo = proc / "meminfo"
@@ -128,7 +123,6 @@ def _read_folders(controller: str, proc: Path) -> Iterator[Path]:
 
 
 def _groups(proc: Path) -> Iterator[tuple[str, str]]:
-    """(controller, path of this process's group) of each tree."""
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
@@ -149,7 +143,6 @@ def _mounts(proc: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _field(file: Path, name: str) -> int | None:
-    """Number behind `name` in a file of lines `name number`; None where it is missing."""
     for line in _text(file).splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == name and words[1].isdecimal():
@@ -158,7 +151,6 @@ def _field(file: Path, name: str) -> int | None:
 
 
 def _text(file: Path) -> str:
-    """Stripped content; empty where the file is missing or unreadable."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

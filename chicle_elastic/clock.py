@@ -20,6 +20,23 @@ class MonotonicClock:
         return time.perf_counter()
 
 
+class VirtualClock:
+    """A clock that moves only when told to; for tests and simulations."""
+
+    def __init__(self, start_s: float = 0.0) -> None:
+        self.now_s = start_s
+
+    def now(self) -> float:
+        """Return the seconds since the start of the simulation."""
+        return self.now_s
+
+    def advance(self, duration_s: float) -> None:
+        """Move the clock forward by `duration_s` seconds (>= 0)."""
+        if duration_s < 0:
+            raise ValueError(f"a clock cannot go back: duration_s={duration_s}")
+        self.now_s += duration_s
+
+
 class Stopwatch:
     """Tells the seconds since it was made, or since it is said to have been started."""
 

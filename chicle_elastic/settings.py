@@ -113,14 +113,11 @@ def hide_stack_traces_of_torch() -> None:
 
 
 def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PROC) -> int:
-    """Cores that this process may keep busy; the default of `n_threads`.
+    """Cores that this process may keep busy; the default of `n_threads`. Returns >= 1.
 
     The least of: the machine's cores, the affinity of this process, the CPU quota of its control groups (rounded up,
     as joblib does), and joblib's and OpenMP's limits in the environment. Limits that are not a positive number are
     left to their owners to complain about.
-
-    Returns:
-        At least 1.
     """
     environ = os.environ if environ is None else environ
     limits = [_cores_of_machine(proc, os.getpid())]
@@ -205,7 +202,6 @@ def _is_private(folder: Path) -> bool:
 
 
 def _user_tag() -> str:
-    """Part of a folder name that differs between users."""
     return "user" if sys.platform == "win32" else str(os.geteuid())
 
 

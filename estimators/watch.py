@@ -17,8 +17,7 @@ from chicle_elastic import notebook, waits
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.monitoring.history import History
-from chicle_elastic.monitoring.notebook_bar import NotebookBar
-from chicle_elastic.monitoring.progress import LINE_EVERY_S, FitProgress
+from chicle_elastic.monitoring.progress import LINE_EVERY_S, FitProgress, NotebookBar
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.scheduling.text import is_disabled_text
 from chicle_elastic.surroundings import write

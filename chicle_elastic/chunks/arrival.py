@@ -18,17 +18,15 @@ from chicle_elastic.values import StateVersion
 
 
 class ArrivingChunk:
-    """A chunk of which more and more bytes are there. Called with how many, it checks those that are new.
+    """A chunk of which more and more bytes are there. Called with how many, it checks those that are new. Raises
+    ChunkCorruptError when the rows that are there are not those of a chunk, ProtocolError when they are those of
+    another chunk.
 
     Args:
         buffer: Where the bytes arrive, from its beginning; no other code writes there.
         where: Where the bytes come from, for messages.
         crc32: What sums them up, like `zlib.crc32`; faster ones exist.
         has_rows: The immutable part has come before and was right (`finish_rows`): only what is behind it arrives.
-
-    Raises:
-        ChunkCorruptError: The rows that are there are not those of a chunk.
-        ProtocolError: They are those of another chunk.
     """
 
     def __init__(

@@ -45,13 +45,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: str) -> Array:
 
 def zeros_per_chunk(lengths: Sequence[int], shape: tuple[int, ...], dtype: str) -> list[Array]:
     """One array of zeros per chunk, side by side in one block of memory, which is given back with its last array.
-
-    Args:
-        shape: Shape of what each row has; () for one value.
-
-    Returns:
-        Arrays of shape (length, *shape), C-contiguous.
-    """
+    Returns arrays of shape (length, *shape), C-contiguous."""
     block = zeros((sum(lengths), *shape), dtype)
     ends = itertools.accumulate(lengths)
     return [block[end - length : end] for length, end in zip(lengths, ends, strict=True)]

@@ -38,16 +38,12 @@ class Input:
 
 @dataclass(slots=True)
 class Report:
-    """Collects what a conversion has to say, beside the folder that it makes.
+    """Collects what a conversion has to say, beside the folder that it makes."""
 
-    Attributes:
-        on_note: Told at once what was decided without being asked for, one sentence at a time.
-        columns: What the columns of the first file are; None for formats without columns.
-        files: Of each file with samples its path, the number of its rows, and where its names stand.
-    """
-
+    # told at once what was decided without being asked for, one sentence at a time
     on_note: Callable[[str], None] = lambda note: None
-    columns: Columns | None = None
+    columns: Columns | None = None  # what the columns of the first file are; None for formats without columns
+    # of each file with samples its path, the number of its rows, and where its names stand
     files: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def begin(self, block: Block) -> None:
@@ -147,7 +143,6 @@ def open_inputs(
 
     Args:
         out: The folder to be written, which must not hold one of them.
-        read: How to read; options that a format would ignore are refused.
 
     Raises:
         UsageError: Paths or options that cannot work.
@@ -205,7 +200,6 @@ def all_blocks(files: Sequence[Input], report: Report) -> Generator[tuple[int, B
 
 
 def _format_of(path: Path, format_: Format | None) -> Format | None:
-    """The format of a file; None for one that is empty."""
     try:
         found = format_ or detect_format(path)
     except NoSamplesError:

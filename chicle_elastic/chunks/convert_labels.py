@@ -42,11 +42,7 @@ class Labels:
 
     def keep(self, targets: Array, *, where: str) -> Array:
         """One float64 per target, to be stored until `finish` says what they are. Raises DataError for text where real
-        values are asked for, text and numbers mixed, or too many classes.
-
-        Args:
-            targets: ndarray of shape (num_rows,), finite float64 or not empty str.
-        """
+        values are asked for, text and numbers mixed, or too many classes."""
         is_text = targets.dtype.kind == "U"
         if is_text and self._are_real:
             raise DataError(f"{where}: the label {str(targets[0])!r} is text, but --regression asks for real values")

@@ -132,12 +132,8 @@ class ChunkFolder:
         )
 
     def header(self, chunk_id: ChunkId) -> Header:
-        """The header of a chunk, read from its file and compared with the manifest.
-
-        Raises:
-            ChunkCorruptError: It is damaged, or says something else than the manifest.
-            DataError: The file is gone, or cannot be read.
-        """
+        """The header of a chunk, read from its file and compared with the manifest. Raises ChunkCorruptError when it is
+        damaged, or says something else than the manifest, DataError when the file is gone, or cannot be read."""
         packed = np.zeros(HEADER_BYTES, dtype=np.uint8)
         num_read = _read_fully(self.file(chunk_id), packed)
         return self._checked_header(packed[:num_read], chunk_id)
@@ -154,13 +150,9 @@ class ChunkFolder:
         return targets[: num_read // targets.itemsize]
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
-        """The chunk in memory of its own, or with rows in its file if it is mapped; checked, with fresh state.
-
-        Raises:
-            ChunkCorruptError: The file is damaged, or is not the one that the manifest describes.
-            CapacityError: There is not enough memory for it.
-            DataError: The file is gone, or cannot be read.
-        """
+        """The chunk in memory of its own, or with rows in its file if it is mapped; checked, with fresh state. Raises
+        ChunkCorruptError when the file is damaged, or is not the one that the manifest describes, CapacityError when
+        there is not enough memory for it, DataError when the file is gone, or cannot be read."""
         if self.is_shared:
             return self._map(chunk_id, state)
         size_bytes = _size_with(self._entry(chunk_id), state)
@@ -195,9 +187,7 @@ class ChunkFolder:
         """Read a chunk into a slot, check it there, and give it fresh state.
 
         Args:
-            chunk_id: The chunk.
             buffer: Writable, as large as `infos` says.
-            state: Shape of its state.
 
         Returns:
             Bytes that it takes.
@@ -225,14 +215,8 @@ class ChunkFolder:
             raise
 
     def verify(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Load every chunk once, and check that each row of the data set is in exactly one of them.
-
-        Args:
-            on_progress: Called with the chunks done and all chunks.
-
-        Raises:
-            ChunkCorruptError: A chunk is damaged; or a row is missing or there twice.
-        """
+        """Load every chunk once, and check that each row of the data set is in exactly one of them. Raises
+        ChunkCorruptError when a chunk is damaged; or a row is missing or there twice."""
         is_seen = np.zeros(self.num_rows, dtype=bool)
         for done, chunk in enumerate(self, start=1):
             ids, counts = np.unique(chunk.row_ids, return_counts=True)
@@ -273,7 +257,7 @@ class ChunkFolder:
         return header
 
     def _check_content(self, chunk: Chunk, where: str) -> None:
-        """What arrays are indexed with has to be in range, whichever program wrote it."""
+        """Refuse numbers that arrays are indexed with and that are out of range, whichever program wrote them."""
         num_classes = self.schema.num_classes
         for field, values, end in (
             ("row id", chunk.row_ids, self.num_rows),

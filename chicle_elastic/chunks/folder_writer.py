@@ -33,7 +33,8 @@ DEFAULT_MEMORY_BYTES = 64 << 20
 
 
 class ChunkFolderWriter:
-    """Takes rows block by block, shuffles them all, and writes them as a chunk folder.
+    """Takes rows block by block, shuffles them all, and writes them as a chunk folder. Raises UsageError when the
+    target exists and may not be replaced, or an argument cannot work.
 
         with ChunkFolderWriter("a9a.chunks", kind="csr", dtype="float32") as writer:
             for block in blocks:
@@ -51,9 +52,6 @@ class ChunkFolderWriter:
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
         has_weights: Whether every block comes with weights.
         chunk_bytes: Bytes of a chunk at most, header and state not counted; None: by `max_tasks` (docs/design 4).
-
-    Raises:
-        UsageError: The target exists and may not be replaced, or an argument cannot work.
     """
 
     def __init__(
@@ -103,16 +101,13 @@ class ChunkFolderWriter:
         self._clean_up()
 
     def add(self, rows: Rows, targets: Array, weights: Array | None = None) -> None:
-        """Take some rows; they are copied before this returns. Features have to be finite: no later step checks.
+        """Take some rows; they are copied before this returns. Features have to be finite: no later step checks. Raises
+        UsageError when kind, dtype or shapes are not those of this writer, DataError when CSR rows are malformed.
 
         Args:
             rows: ndarray of shape (num_rows, num_features) or `CsrRows`, of the writer's dtype.
             targets: ndarray of shape (num_rows,), numbers; kept as float64 until `finish` says what they are.
             weights: ndarray of shape (num_rows,); kept as float64.
-
-        Raises:
-            UsageError: Kind, dtype or shapes are not those of this writer.
-            DataError: CSR rows are malformed.
         """
         self._require_open()
         block = self._intake.block(rows, targets, weights)
@@ -128,7 +123,9 @@ class ChunkFolderWriter:
         num_features: int | None = None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> ChunkFolder:
-        """Shuffle, write the chunks, and put the folder in its place.
+        """Shuffle, write the chunks, and put the folder in its place. Raises DataError when there were no rows, or a
+        target is no class code, CapacityError when the disk is full, UsageError when something has appeared at the
+        target meanwhile.
 
         Args:
             classes: Labels by class code, numbers or strings; empty for real-valued targets.
@@ -138,11 +135,6 @@ class ChunkFolderWriter:
 
         Returns:
             The folder, opened.
-
-        Raises:
-            DataError: There were no rows, or a target is no class code.
-            CapacityError: The disk is full.
-            UsageError: Something has appeared at the target meanwhile.
         """
         self._require_open()
         self._is_open = False
@@ -187,7 +179,6 @@ class ChunkFolderWriter:
             raise UsageError(f"{self._target.path} is not open for writing: use a with block, and finish once")
 
     def _parts(self) -> Iterator[Chunk]:
-        """The rows in random order, cut to the size of chunks."""
         chunk_bytes = self._chunk_bytes or choose_chunk_bytes(
             self._intake.total_bytes, self._max_tasks, is_image=self._dtype == "uint8"
         )
@@ -213,7 +204,6 @@ class ChunkFolderWriter:
         index_dtype: str,
         recode: Callable[[Array], Array] | None,
     ) -> Chunk:
-        """The chunk as it will be stored."""
         rows = part.rows
         if isinstance(rows, CsrRows):
             indices = rows.indices.astype(index_dtype, copy=False)

@@ -49,11 +49,7 @@ def bytes_of(buffer: Buffer) -> Array:
 
 def read_header(buffer: Buffer, *, where: str) -> Header:
     """Parse and check the first 256 bytes; the rest of the chunk need not be there. Raises ChunkCorruptError when these
-    are not the first bytes of a chunk, or they are those of an unknown version.
-
-    Args:
-        where: Place of the bytes, for messages: a file, or an arena and a slot.
-    """
+    are not the first bytes of a chunk, or they are those of an unknown version."""
     packed = _part(bytes_of(buffer), 0, HEADER_BYTES, "the header of the chunk", where)
     try:
         return _parsed(packed)
@@ -68,11 +64,7 @@ def crc_of_header(buffer: Buffer) -> int:
 
 def read_state_header(buffer: Buffer, header: Header, *, where: str) -> StateHeader:
     """Parse and check the 64 bytes behind the immutable part. Raises ChunkCorruptError when the bytes are no state
-    header, or that of another chunk, or the state would end behind them.
-
-    Args:
-        where: Place of the bytes, for messages.
-    """
+    header, or that of another chunk, or the state would end behind them."""
     where = f"{where}: chunk {header.chunk_id}"
     content = bytes_of(buffer)
     packed = _part(content, header.immutable_bytes, STATE_HEADER_BYTES, "the state header", where)

@@ -16,11 +16,7 @@ LARGEST_INT32 = 2**31 - 1
 
 class Intake:
     """Makes blocks of one data set, which have the same kind, dtype and columns. Raises UsageError when chunks cannot
-    hold rows of this kind and dtype.
-
-    Args:
-        num_features: Columns; None takes them from the rows (CSR: the most that any block has).
-    """
+    hold rows of this kind and dtype."""
 
     def __init__(
         self,
@@ -44,12 +40,8 @@ class Intake:
         self._has_weights = has_weights
 
     def block(self, rows: Rows, targets: Array, weights: Array | None) -> Chunk:
-        """Copies of some rows as a chunk without state; targets and weights become float64.
-
-        Raises:
-            UsageError: Kind, dtype or shapes are not those of this data set.
-            DataError: CSR rows are malformed.
-        """
+        """Copies of some rows as a chunk without state; targets and weights become float64. Raises UsageError when
+        kind, dtype or shapes are not those of this data set, DataError when CSR rows are malformed."""
         self._check_rows(rows)
         num_rows = int(rows.shape[0])
         self._check_values("targets", targets, num_rows, is_wanted=True)

@@ -10,11 +10,7 @@ MAX_SHOWN_CHARS = 60
 
 
 class Fields:
-    """The fields of one object. Raises DataError when `content` is no object.
-
-    Args:
-        path: Path of the object within the file, with a trailing dot; "" for the outermost.
-    """
+    """The fields of one object. Raises DataError when `content` is no object."""
 
     def __init__(self, content: Any, where: str, path: str = "", *, advice: str = ADVICE) -> None:
         if not isinstance(content, Mapping):

@@ -121,15 +121,12 @@ class RowsInPlace:
     """Views of the immutable part of a chunk in memory.
 
     Attributes:
-        packed: Its first `HEADER_BYTES` bytes.
-        address: Of its first byte.
-        header: What they say.
         rows, targets, weights, row_ids: As in `Chunk`.
     """
 
-    packed: bytes
-    address: int
-    header: Header
+    packed: bytes  # its first `HEADER_BYTES` bytes
+    address: int  # of its first byte
+    header: Header  # what they say
     rows: Rows
     targets: Array
     weights: Array | None
@@ -154,15 +151,13 @@ def encoded_bytes(chunk: Chunk) -> int:
 
 def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH, outside: bool = False) -> int:
     """Write a chunk and its state, sealed. Equal chunks give equal bytes. Raises CapacityError when the buffer is too
-    small, UsageError when the chunk cannot be encoded, or the buffer cannot be written.
+    small, UsageError when the chunk cannot be encoded, or the buffer cannot be written. Returns bytes used, a multiple
+    of 64; what lies behind them is untouched.
 
     Args:
         chunk: What to write; indptr is stored with the dtype of the indices.
         buffer: Writable; begins at a multiple of 8 bytes.
         outside: Whether the rows stay where they are: only the header and the state are written.
-
-    Returns:
-        Bytes used, a multiple of 64; what lies behind them is untouched.
     """
     header, spec = Header.of(chunk), spec_of(chunk)
     if outside:
@@ -197,7 +192,8 @@ def parts(chunk: Chunk) -> Iterator[tuple[int, Array]]:
 
 
 def decode(buffer: Buffer, *, where: str) -> Chunk:
-    """The chunk as views over the buffer, without a copy and without reading its content.
+    """The chunk as views over the buffer, without a copy and without reading its content. Raises ChunkCorruptError when
+    the bytes are not those of a chunk; the message has `where`, the chunk and the field.
 
     Every figure is checked against the buffer before a view is made of it. Whether the content is what was written is
     a question for `verify`, asked once where bytes arrive.
@@ -206,9 +202,6 @@ def decode(buffer: Buffer, *, where: str) -> Chunk:
         buffer: Begins with a chunk, at a multiple of 8 bytes; may go on behind it. The views keep it alive, and can be
             written if it can.
         where: Place of the bytes, for messages: a file, or an arena and a slot.
-
-    Raises:
-        ChunkCorruptError: The bytes are not those of a chunk; the message has `where`, the chunk and the field.
     """
     return decode_with_state_header(buffer, where=where)[0]
 
@@ -240,9 +233,6 @@ def decode_with_state_header(
 
 def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> RowsInPlace:
     """What `decode` makes of the immutable part, before there is a state behind it.
-
-    Args:
-        buffer: As in `decode`; only the immutable part has to be there.
 
     Raises:
         ChunkCorruptError: As in `decode`; or the rows are outside, and those are others or cannot be had.
@@ -321,11 +311,7 @@ def seal_state(
     buffer: Buffer, version: StateVersion, *, where: str, crc32: Callable[[Any, int], int] = zlib.crc32
 ) -> None:
     """Give the state a version and a checksum; the owner does so at a boundary, before the chunk moves. Raises
-    ChunkCorruptError when the buffer does not hold a chunk.
-
-    Args:
-        crc32: What sums them up, like `zlib.crc32`; faster ones exist.
-    """
+    ChunkCorruptError when the buffer does not hold a chunk."""
     content = bytes_of(buffer)
     header = read_header(content, where=where)
     _seal(content, header, read_state_header(content, header, where=where).spec, version, crc32)
@@ -333,11 +319,8 @@ def seal_state(
 
 def attach_state(buffer: Buffer, spec: StateSpec, *, where: str) -> int:
     """Put a fresh state (zeros, version 0) behind the immutable part, whatever was there before. Raises CapacityError
-    when the buffer is too small, ChunkCorruptError when the buffer does not begin with a chunk.
-
-    Returns:
-        Bytes that the chunk takes now.
-    """
+    when the buffer is too small, ChunkCorruptError when the buffer does not begin with a chunk. Returns bytes that the
+    chunk takes now."""
     header = read_header(buffer, where=where)
     size_bytes = header.encoded_bytes(spec)
     content = _writable(buffer, size_bytes, header.chunk_id)

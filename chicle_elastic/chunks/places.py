@@ -67,20 +67,18 @@ class UrlPath:
 
     def sizes(self) -> dict[str, int]:
         """Sizes of the files in this folder in bytes, by name; none where it does not exist."""
-        try:
-            entries = self._ask(lambda: self.file_system.ls(self.path, detail=True), "cannot be listed")
-        except FileNotFoundError:
-            return {}
-        return {entry["name"].rpartition("/")[2]: int(entry["size"]) for entry in entries if entry["type"] == "file"}
+        return {name: int(entry["size"]) for name, entry in self._entries("file")}
 
     def folders(self) -> list["UrlPath"]:
         """The folders in this folder; none where it does not exist."""
+        return [self / name for name, _ in self._entries("directory")]
+
+    def _entries(self, kind: str) -> list[tuple[str, dict[str, Any]]]:
         try:
             entries = self._ask(lambda: self.file_system.ls(self.path, detail=True), "cannot be listed")
         except FileNotFoundError:
             return []
-        names = [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"]
-        return [self / name for name in names]
+        return [(entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries if entry["type"] == kind]
 
     def read_bytes(self, start: int | None = None, end: int | None = None) -> bytes:
         """Content of the file, from byte `start` to byte `end`, by one request. Raises FileNotFoundError when there is

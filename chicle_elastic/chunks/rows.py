@@ -57,11 +57,7 @@ def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def take_rows(rows: Rows, positions: Array) -> Rows:
-    """Copies of the rows at `positions`, in this order; CSR rows start at 0.
-
-    Args:
-        positions: ndarray of shape (n,), integers.
-    """
+    """Copies of the rows at `positions`, in this order; CSR rows start at 0."""
     if not isinstance(rows, CsrRows):
         return np.take(rows, positions, axis=0)
     starts = rows.indptr[positions]
@@ -95,25 +91,22 @@ def concatenate_rows(parts: Sequence[Rows]) -> Rows:
 
 def slice_chunk(chunk: Chunk, start: int, stop: int) -> Chunk:
     """Rows `start` .. `stop - 1` of a chunk as views."""
-    return dataclasses.replace(
-        chunk,
-        rows=slice_rows(chunk.rows, start, stop),
-        targets=chunk.targets[start:stop],
-        row_ids=chunk.row_ids[start:stop],
-        state=chunk.state[start:stop],
-        weights=None if chunk.weights is None else chunk.weights[start:stop],
-    )
+    return _with_rows(chunk, slice_rows(chunk.rows, start, stop), slice(start, stop))
 
 
 def take_chunk(chunk: Chunk, positions: Array) -> Chunk:
     """Copies of the rows of a chunk at `positions`, in this order."""
+    return _with_rows(chunk, take_rows(chunk.rows, positions), positions)
+
+
+def _with_rows(chunk: Chunk, rows: Rows, chosen: slice | Array) -> Chunk:
     return dataclasses.replace(
         chunk,
-        rows=take_rows(chunk.rows, positions),
-        targets=chunk.targets[positions],
-        row_ids=chunk.row_ids[positions],
-        state=chunk.state[positions],
-        weights=None if chunk.weights is None else chunk.weights[positions],
+        rows=rows,
+        targets=chunk.targets[chosen],
+        row_ids=chunk.row_ids[chosen],
+        state=chunk.state[chosen],
+        weights=None if chunk.weights is None else chunk.weights[chosen],
     )
 
 
@@ -173,9 +166,6 @@ def csr_fault(rows: CsrRows, *, is_canonical: bool = False) -> str | None:
     """What is wrong with CSR rows, in words; None when kernels can rely on them.
 
     A kernel reads `model[index]` without a check, so an index out of range would read memory beyond the model.
-
-    Args:
-        is_canonical: Whether the indices of each row are known to be strictly ascending.
     """
     indptr, num_features = rows.indptr, rows.num_features
     if len(indptr) < 1 or int(indptr[0]) < 0:
@@ -261,7 +251,7 @@ def _csr_of(X: Any) -> CsrRows:
 
 
 def _contiguous(rows: CsrRows) -> CsrRows:
-    """The same rows; arrays with gaps are copied, because kernels reach them by address."""
+    """Return the same rows; arrays with gaps are copied, because kernels reach them by address."""
     return CsrRows(
         np.ascontiguousarray(rows.indptr),
         np.ascontiguousarray(rows.indices),

@@ -30,7 +30,6 @@ class ExternalShuffle:
     """Takes rows, and gives them back in random order.
 
     Args:
-        folder: Where bucket files go; made when it is needed, and empty again in the end.
         rng: Decides the order. Same generator, same blocks: same order.
     """
 
@@ -84,7 +83,6 @@ class ExternalShuffle:
         return take_chunk(rows, self._rng.permutation(rows.num_rows))
 
     def _scatter(self) -> None:
-        """Throw every pending row into a bucket."""
         if not self._pending:
             return
         self._folder.mkdir(exist_ok=True)

@@ -65,9 +65,8 @@ class ArraySource:
 
     Args:
         X: ndarray of shape (num_rows, num_features), one of `VALUE_DTYPES` or bool; more axes are flattened; copied
-            only
-            where it is not C-contiguous. Or a sparse matrix, or `CsrRows`, of float32 or float64; copied only where it
-            is not CSR with indices sorted and without duplicates.
+            only where it is not C-contiguous. Or a sparse matrix, or `CsrRows`, of float32 or float64; copied only
+            where it is not CSR with indices sorted and without duplicates.
         y: ndarray of shape (num_rows,): class codes from 0 (any integers, kept as int32) or real values (float32 or
             float64).
         weights: ndarray of shape (num_rows,), float32 or float64, finite and >= 0; or None.
@@ -147,11 +146,7 @@ class ArraySource:
         return tuple(self._info(ChunkId(number), state) for number in range(self.num_chunks))
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
-        """The chunk, with fresh state.
-
-        Raises:
-            UsageError: There is no such chunk.
-        """
+        """The chunk, with fresh state. Raises UsageError when there is no such chunk."""
         if not 0 <= chunk_id < self.num_chunks:
             raise UsageError(f"there is no chunk {chunk_id}; these arrays are cut into {self.num_chunks} chunks")
         start, stop = self._span(chunk_id)

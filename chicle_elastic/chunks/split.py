@@ -13,14 +13,7 @@ ROW_MULTIPLE = 8  # kernels visit rows in buckets of this many; a chunk of whole
 
 def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = False) -> int:
     """Size of a chunk: 1 MiB (200 KiB for images), but so small that each task has 16 or more (docs/design 4). Raises
-    UsageError when `max_tasks` is not positive.
-
-    Args:
-        is_image: uint8 samples.
-
-    Returns:
-        Bytes, >= 1. A chunk holds at least one row, however large.
-    """
+    UsageError when `max_tasks` is not positive. Returns bytes, >= 1. A chunk holds at least one row, however large."""
     if max_tasks < 1:
         raise UsageError(f"max_tasks={max_tasks} cannot be; a job has at least one task")
     largest = IMAGE_CHUNK_BYTES if is_image else CHUNK_BYTES
@@ -28,7 +21,8 @@ def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = Fal
 
 
 def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> list[int]:
-    """Cut rows into chunks of at most `chunk_bytes`, in their order.
+    """Cut rows into chunks of at most `chunk_bytes`, in their order. Returns num_chunks + 1 cuts: chunk `i` is the rows
+    `cuts[i]` to `cuts[i + 1] - 1`. Raises UsageError when `chunk_bytes` is not positive.
 
     A chunk has at least one row, and whole buckets of 8 rows where it has room for one (the last one takes the rest).
     Rows of different lengths are cut by their bytes and not by their number: a slot of an arena has to hold the
@@ -37,12 +31,6 @@ def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> lis
     Args:
         bytes_per_row: ndarray of shape (num_rows,), int64; or one int where all are alike.
         num_rows: Rows to cut, >= 1.
-
-    Returns:
-        Of num_chunks + 1 numbers: chunk `i` is the rows `cuts[i]` to `cuts[i + 1] - 1`.
-
-    Raises:
-        UsageError: `chunk_bytes` is not positive.
     """
     if chunk_bytes < 1:
         raise UsageError(f"chunks of {chunk_bytes} bytes cannot be; give a size >= 1, or None for the default")

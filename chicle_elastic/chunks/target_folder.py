@@ -21,7 +21,6 @@ class TargetFolder:
     there is no parent.
 
     Args:
-        path: The target; its parent exists.
         overwrite: Whether a chunk folder that is there may be replaced. Anything else is never touched.
     """
 
@@ -90,7 +89,6 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def _require_room(error: OSError, path: Path) -> None:
-    """Raise CapacityError where the disk is full."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free_bytes = shutil.disk_usage(path.parent).free
         raise CapacityError(
@@ -100,7 +98,6 @@ def _require_room(error: OSError, path: Path) -> None:
 
 
 def _why_no_chunk_folder(path: Path) -> str | None:
-    """Why this is no chunk folder and nothing else; None when it is one."""
     if path.is_symlink() or not path.is_dir():
         return "it is no folder"
     try:

@@ -1,1 +1,1 @@
-"""Floor 4: the command line, one file per command; `main` finds and runs them."""
+"""Floor 5: the command line, one file per command; `main` finds and runs them."""

@@ -1,1 +1,1 @@
-"""Floor 3: watching a job: its history, TensorBoard, and pictures of the chunks moving."""
+"""Floor 2: watching a job: its history, TensorBoard, and pictures of the chunks moving."""

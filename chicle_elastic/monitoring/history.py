@@ -1,7 +1,7 @@
 """The history of a job: its records, what is known of its membership, and how it is shown."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from chicle_elastic.monitoring.html_table import html_table
@@ -15,12 +15,33 @@ from chicle_elastic.monitoring.records import (
 )
 from chicle_elastic.monitoring.swimlane import draw, draw_into
 from chicle_elastic.monitoring.swimlane_text import MAX_WIDTH, render
-from chicle_elastic.monitoring.transition_table import TransitionTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Panels = TypeVar("Panels")
+TRANSITION_NAMES = tuple(field.name for field in fields(Transition))
+
+
+class TransitionTable(tuple[Transition, ...]):
+    """Changes of the membership, oldest first: `history_.transitions`, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A list of plain values per field; members and reasons are joined to one text each."""
+        columns: dict[str, list[Any]] = {name: [getattr(one, name) for one in self] for name in TRANSITION_NAMES}
+        columns["members"] = [", ".join(one.members) for one in self]
+        columns["reasons"] = ["; ".join(one.reasons) for one in self]
+        return columns
+
+    def _repr_html_(self) -> str:
+        """Show what changed first, then the milliseconds of its phases."""
+        columns = self.to_dict()
+        first = ("iteration", "reasons", "members", "stall_ms")
+        rest = [name for name in TRANSITION_NAMES if name.endswith("_ms") and name not in first and any(columns[name])]
+        shown = {name: columns[name] for name in (*first, *rest)}
+        return html_table(shown, caption=f"{len(self)} changes of the membership", rows="changes")
 
 
 class History(RecordTable):
@@ -37,9 +58,6 @@ class History(RecordTable):
     True
     >>> history.method
     'coordinate descent (CoCoA), because of the hinge on one task'
-
-    Args:
-        records: Records to begin with.
 
     Attributes:
         members: The nodes of a local cluster that took part, by name; empty where there were none.

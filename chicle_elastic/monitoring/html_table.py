@@ -14,7 +14,6 @@ def html_table(columns: Mapping[str, Sequence[Any]], *, caption: str, rows: str)
     """The table.
 
     Args:
-        columns: Values by name, all of one length.
         rows: What the rows are, for the line that stands for those that are left out.
     """
     count = len(next(iter(columns.values()), ()))

@@ -51,11 +51,7 @@ class Metrics:
 
 
 class JobMetrics:
-    """Collects the metrics of a job; `take` is called by one thread, everything else by any.
-
-    Attributes:
-        node, run_id: The same.
-    """
+    """Collects the metrics of a job; `take` is called by one thread, everything else by any."""
 
     def __init__(self, node: NodeId, run_id: str) -> None:
         self.node, self.run_id = node, run_id

@@ -89,15 +89,13 @@ class LineWriter:
             self._wake()
 
     def offer(self, make: Callable[[], bytes], *, num_bytes: int, begins_file: bool = False) -> bool:
-        """Write a line, soon, unless too many wait; never waits.
+        """Write a line, soon, unless too many wait; never waits. Returns whether it was accepted; an accepted line is
+        not dropped. True also after `close`.
 
         Args:
             make: Called in the thread; returns the text, with its line feed, and raises nothing.
             num_bytes: About its size, while it waits.
             begins_file: Rotate the file before it.
-
-        Returns:
-            Whether it was accepted; an accepted line is not dropped. True also after `close`.
         """
         with self._change:
             if self._is_closing:
@@ -181,7 +179,6 @@ class LineWriter:
                     self._change.wait_for(lambda: self._is_closing, RETRY_S)
 
     def _next_batch(self) -> list[_Line] | None:
-        """Lines of one file."""
         with self._change:
             self._is_writing = False
             self._change.notify_all()

@@ -27,10 +27,6 @@ class NodeCurves:
     def scalars(self, iteration: int, chunks: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:
         """Scalars by tag of one iteration.
 
-        Args:
-            chunks: By node.
-            seconds: What each node's task computed, by node.
-
         Returns:
             `chunks/NODE` and `seconds/NODE`; a node that has left has 0 chunks once, and then its curves end. With two
             nodes and more `nodes/chunks_min`, `_median` and `_max`, and the same of `seconds`.

@@ -79,11 +79,7 @@ def can_draw() -> bool:
 
 
 def draw_pictures(records: Sequence[IterationRecord]) -> Pictures:
-    """Draw them here.
-
-    Returns:
-        PNG files by tag.
-    """
+    """Draw them here. Returns PNG files by tag."""
     table = RecordTable(records)
     drawings = {}
     if len(table.tasks) <= MAX_CURVES:

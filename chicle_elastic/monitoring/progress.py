@@ -7,13 +7,13 @@ below the cell, and stays as it was at the end. Elsewhere a plain line is writte
 seconds have passed.
 """
 
+import html
 import math
 import shutil
-from typing import TextIO
+from typing import Any, TextIO
 
 from chicle_elastic import waits
 from chicle_elastic.clock import Clock
-from chicle_elastic.monitoring.notebook_bar import NotebookBar
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.surroundings import write
 
@@ -23,6 +23,34 @@ REDRAW_S = 0.1
 LINE_EVERY_S = 5.0
 GAPS = ("duality_gap", "duality_gap_estimate")
 LOSSES = ("objective", "loss")
+
+
+class NotebookBar:
+    """A line with a bar below the cell of a notebook, from its first text on.
+
+    A bar is a display with a number, which every frontend of Jupyter updates. A notebook that is saved or executed
+    without a frontend keeps what the bar showed last.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, label: str, share: float, text: str) -> None:
+        """Replace what the bar shows."""
+        data = {
+            "text/plain": f"{label} {share:4.0%}  {text}",
+            "text/html": (
+                '<div style="font-family: var(--jp-code-font-family, monospace); white-space: pre-wrap">'
+                f'{html.escape(label)} <progress value="{share:.3f}" max="1" style="vertical-align: middle">'
+                f"</progress> {share:4.0%}  {html.escape(text)}</div>"
+            ),
+        }
+        if self._handle is None:
+            from IPython.display import display
+
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
 
 
 class FitProgress:

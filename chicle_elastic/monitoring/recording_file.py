@@ -31,12 +31,7 @@ logger = logging.getLogger(__name__)
 
 class RecordingFile:
     """Writes a recording (`recording.RecordingSink`). A context manager that closes it. Raises OSError when the file
-    cannot be opened.
-
-    Args:
-        path: Of the file; lines are appended to it.
-        max_waiting_bytes: About how many bytes of lines may wait for the disk.
-    """
+    cannot be opened."""
 
     def __init__(
         self, path: Path, *, max_file_bytes: int = MAX_FILE_BYTES, max_waiting_bytes: int = MAX_WAITING_BYTES

@@ -5,7 +5,7 @@ Records are for people and plots. What the scheduler learns are events (`chicle_
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeAlias, overload
+from typing import Any, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,10 @@ import numpy.typing as npt
 from chicle_elastic.errors import UsageError
 from chicle_elastic.scheduling.text import MOST_TALLIED, is_boundary_text
 
-__all__ = ["IterationRecord", "Member", "RecordTable", "Transition"]
+__all__ = ["IterationRecord", "Member", "RecordTable", "Table", "Transition"]
 
 Column: TypeAlias = npt.NDArray[Any]
+Row = TypeVar("Row")
 
 COUNT_COLUMNS = ("iteration", "num_tasks", "samples")
 FIXED_COLUMNS = ("iteration", "epochs", "time_s", "num_tasks", "samples")
@@ -127,29 +128,33 @@ class Transition:
         return cls(**{**fields, "members": tuple(fields["members"]), "reasons": tuple(fields["reasons"])})
 
 
-class RecordTable(Sequence[IterationRecord]):
-    """Records, oldest first: a sequence with access by column."""
+class Table(Sequence[Row]):
+    """Rows that a notebook shows: a sequence whose slices are tables."""
 
-    def __init__(self, records: Iterable[IterationRecord] = ()) -> None:
+    def __init__(self, records: Iterable[Row] = ()) -> None:
         self._records = list(records)
 
     def __len__(self) -> int:
         return len(self._records)
 
     @overload
-    def __getitem__(self, index: int) -> IterationRecord: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
     def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> IterationRecord | Self:
+    def __getitem__(self, index: int | slice) -> Row | Self:
         return type(self)(self._records[index]) if isinstance(index, slice) else self._records[index]
 
-    def __iter__(self) -> Iterator[IterationRecord]:
+    def __iter__(self) -> Iterator[Row]:
         return iter(self._records)
 
     def __eq__(self, other: object) -> bool:
-        return self._records == other._records if isinstance(other, RecordTable) else NotImplemented
+        return self._records == other._records if isinstance(other, Table) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # it grows
+    __hash__ = None  # type: ignore[assignment]  # it grows, and rows hold mappings
+
+
+class RecordTable(Table[IterationRecord]):
+    """Records, oldest first: a sequence with access by column."""
 
     @property
     def tasks(self) -> tuple[str, ...]:

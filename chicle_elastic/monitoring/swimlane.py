@@ -47,12 +47,8 @@ ABOVE_IN = 0.22
 TITLE_IN = 0.28
 
 
-def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "") -> "Figure":
-    """Draw a history. Raises MissingExtraError when matplotlib is not installed, UsageError when the history is empty
-    or has no such figure.
-
-    Args:
-        figure_name: The model's figure to show below the lanes; by default the one that `pick_figure` picks.
+def draw(history: RecordTable, *, title: str = "") -> "Figure":
+    """Draw a history. Raises MissingExtraError when matplotlib is not installed, UsageError when the history is empty.
 
     Returns:
         A matplotlib figure that belongs to no window: `draw(history).savefig("chunks.png")`. A notebook shows it
@@ -64,7 +60,7 @@ def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "
         raise MissingExtraError.for_package("matplotlib", extra="plot", purpose="drawing a history") from error
 
     require_records(history)
-    contents = _panels(history, figure_name)
+    contents = _panels(history)
     lines = list_events(history, WRAP_CHARS)
     name_chars = max((len(clip(task, MAX_NAME_CHARS)) for task in history.tasks), default=0)
     notes_in = LINE_IN * len(lines)
@@ -93,11 +89,9 @@ def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "
     return drawing
 
 
-def draw_into(
-    history: RecordTable, ax: "Axes | Sequence[Axes]", *, figure_name: str | None = None, title: str = ""
-) -> None:
+def draw_into(history: RecordTable, ax: "Axes | Sequence[Axes]", *, title: str = "") -> None:
     """Draw a history into axes of a figure of the caller's; what happened is marked there, and listed nowhere. Raises
-    UsageError when the history is empty or has no such figure, or it has more or fewer panels than `ax` has axes.
+    UsageError when the history is empty or has no figure, or it has more or fewer panels than `ax` has axes.
 
     Args:
         ax: One axes gets the model's figure alone, in the next colour of that axes and with the title as its label, so
@@ -105,13 +99,13 @@ def draw_into(
     """
     require_records(history)
     if not isinstance(ax, Sequence | np.ndarray):
-        figure_name = pick_figure(history) if figure_name is None else figure_name
+        figure_name = pick_figure(history)
         if figure_name is None:
             raise UsageError("the history has no figure of the model to draw into one axes; leave ax out")
         _draw_figure(ax, history, figure_name, color=None, label=title)
         ax.set_xlabel("iteration", color=INK, fontsize=9)
         return
-    panels, contents = list(np.ravel(np.asarray(ax, dtype=object))), _panels(history, figure_name)
+    panels, contents = list(np.ravel(np.asarray(ax, dtype=object))), _panels(history)
     if len(panels) != len(contents):
         names = ", ".join(panel.name for panel in contents)
         raise UsageError(
@@ -126,16 +120,13 @@ def draw_into(
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """One of the panels of a picture."""
-
     name: str
     height_in: float
     draw: Callable[["Axes"], None]
 
 
-def _panels(history: RecordTable, figure_name: str | None) -> list[_Panel]:
-    """What there is to show of a history, from top to bottom."""
-    figure_name = pick_figure(history) if figure_name is None else figure_name
+def _panels(history: RecordTable) -> list[_Panel]:
+    figure_name = pick_figure(history)
     lanes_in = max(1.2, LANE_IN * len(history.tasks))
     panels = [_Panel("chunks per task", lanes_in, lambda axes: _draw_lanes(axes, history))]
     if len(history.tasks) > 1 and any(record.seconds for record in history):
@@ -158,7 +149,6 @@ def _fill(panels: "Sequence[Axes]", contents: Sequence[_Panel], history: RecordT
 
 
 def _png_of(drawing: "Figure") -> bytes:
-    """The figure as a notebook shows it."""
     buffer = io.BytesIO()
     drawing.savefig(buffer, format="png")
     return buffer.getvalue()
@@ -250,7 +240,7 @@ def _label_counts(axes: "Axes", edges: Column, counts: Column, floor: float, mos
 
 
 def _draw_seconds(axes: "Axes", history: RecordTable) -> None:
-    """What each task computed, in the colours of the lanes; a smooth line of medians over the dots of iterations."""
+    """Draw what tasks computed, in the colours of the lanes; a smooth line of medians over the dots of iterations."""
     iterations = history.column("iteration")
     smooth = max(1, len(history) // SMOOTHED) | 1
     highest_ms = 0.0

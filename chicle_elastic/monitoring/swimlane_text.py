@@ -34,22 +34,19 @@ MIN_WIDTH = 40
 VALUE_CHARS = 9
 
 
-def render(history: RecordTable, *, figure_name: str | None = None, width: int = MAX_WIDTH) -> str:
-    """Draw a history with block characters. Raises UsageError when the history is empty or has no such figure, or the
-    terminal is too narrow.
+def render(history: RecordTable, *, width: int = MAX_WIDTH) -> str:
+    """Draw a history with block characters. Raises UsageError when the history is empty, or the terminal is too narrow.
+    Returns lines, none longer than `width`, joined by newlines.
+
+    The last row is the model's figure that `pick_figure` picks, on a log scale where it is positive.
 
     Args:
-        figure_name: The model's figure in the last row; by default the one that `pick_figure` picks. It is on a log
-            scale where it is positive.
         width: Columns of the terminal, >= 40; more than 100 are not used.
-
-    Returns:
-        Lines, none longer than `width`, joined by newlines.
     """
     require_records(history)
     if width < MIN_WIDTH:
         raise UsageError(f"width={width} columns are too few for a picture; give at least {MIN_WIDTH}")
-    figure_name = pick_figure(history) if figure_name is None else figure_name
+    figure_name = pick_figure(history)
     labels = [*history.tasks, figure_name or "", "iteration"]
     label_chars = min(MAX_NAME_CHARS, max(map(len, labels)))
     columns = _columns(len(history), min(width, MAX_WIDTH) - label_chars - VALUE_CHARS - 2)

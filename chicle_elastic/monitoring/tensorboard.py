@@ -92,11 +92,7 @@ class TensorBoardWriter:
         self.put(self._pages.transition(transition, step=transition.iteration, unix_s=self._unix_s))
 
     def add(self, step: int, scalars: Mapping[str, float], *, unix_s: float, texts: Sequence[str] = ()) -> None:
-        """Add scalars of any tags.
-
-        Args:
-            unix_s: When that was, on the wall clock.
-        """
+        """Add scalars of any tags."""
         page = self._pages.texts(step, texts, unix_s=unix_s)
         page.scalars = dict(scalars)
         self.put(page)

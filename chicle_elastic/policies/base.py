@@ -12,11 +12,12 @@ itself.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.values import (
+    HISTORY_LENGTH,
     Decision,
     MoveChunks,
     Observations,
@@ -35,7 +36,10 @@ __all__ = [
     "ReleaseNode",
     "RequestNodes",
     "SetParameter",
+    "require_count",
+    "require_number",
     "require_policies",
+    "require_reports",
 ]
 
 
@@ -88,12 +92,10 @@ class Policy(ABC):
         return {field.name: getattr(self, field.name) for field in self._fields() if field.init}
 
     def set_params(self, **params: Any) -> Self:
-        """Change fields in place; nothing else may, but scikit-learn ignores what `set_params` returns.
+        """Change fields in place; nothing else may, but scikit-learn ignores what `set_params` returns. Raises
+        UsageError when there is no such field, or the policy does not allow the value; no field has changed.
 
         A grid search clones the estimator before it sets parameters, so each clone changes a policy of its own.
-
-        Raises:
-            UsageError: There is no such field, or the policy does not allow the value; no field has changed.
         """
         known = self.get_params()
         unknown = sorted(params.keys() - known.keys())
@@ -108,6 +110,43 @@ class Policy(ABC):
         if not dataclasses.is_dataclass(self):
             raise UsageError(f"{type(self).__name__} is not a dataclass; decorate it with @dataclass(frozen=True)")
         return dataclasses.fields(self)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def require_count(
+    policy: Policy, name: str, least: int, *, below: int | None = None, is_optional: bool = False
+) -> None:
+    """Refuse a field that is no integer >= `least` and < `below`."""
+    value = getattr(policy, name)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not (is_count and (below is None or value < below)) and not (is_optional and value is None):
+        limits = f"an integer >= {least}" + ("" if below is None else f" and < {below}")
+        _refuse(policy, name, f"{limits}, or None" if is_optional else limits)
+
+
+def require_reports(policy: Policy, window: int, min_reports: int) -> None:
+    """Refuse a `window` of reports that is smaller than `min_reports`, or larger than what policies see."""
+    require_count(policy, "min_reports", 2)
+    require_count(policy, "window", min_reports)
+    if window > HISTORY_LENGTH:
+        name = type(policy).__name__
+        raise UsageError(f"{name}(window={window}): policies see the last {HISTORY_LENGTH} iterations only")
+
+
+def require_number(
+    policy: Policy, name: str, is_allowed: Callable[[float], bool], limits: str, *, is_optional: bool = False
+) -> None:
+    """Refuse a field that is no number within its limits."""
+    value = getattr(policy, name)
+    if not (_is_number(value) and is_allowed(value)) and not (is_optional and value is None):
+        _refuse(policy, name, f"{limits}, or None" if is_optional else limits)
+
+
+def _refuse(policy: Policy, name: str, limits: str) -> None:
+    raise UsageError(f"{type(policy).__name__}({name}={getattr(policy, name)!r}): it must be {limits}")
 
 
 def require_policies(policies: object) -> None:

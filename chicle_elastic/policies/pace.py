@@ -60,16 +60,8 @@ def settled(observations: Observations) -> int:
 
 
 def fall(observations: Observations, figure: str, window: int) -> float | None:
-    """Share of `figure` by which an iteration lowers it, 0 for none and 1 for all.
-
-    Args:
-        figure: Name of the figure, > 0; an iteration need not have it.
-        window: Iterations, at least, over which the fall is taken, all with as many nodes as now.
-
-    Returns:
-        The geometric mean over these iterations; None where too few are known, or the figure is none
-        that falls to zero.
-    """
+    """Share of `figure` by which an iteration lowers it, 0 for none and 1 for all. Returns the geometric mean over
+    these iterations; None where too few are known, or the figure is none that falls to zero."""
     first = len(observations.figures) - 1 - settled(observations)
     known = [(place, figures[figure]) for place, figures in enumerate(observations.figures) if figure in figures]
     if not known or any(not 0 < value < math.inf for _, value in known):

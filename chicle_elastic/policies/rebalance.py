@@ -27,10 +27,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
-from chicle_elastic.values import HISTORY_LENGTH, TaskReport
+from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, require_number, require_reports
+from chicle_elastic.values import TaskReport
 
 MEDIAN_ERROR = 1.2533  # standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)
 MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
@@ -73,18 +72,10 @@ class Rebalance(Policy):
     min_iteration_s: float = 0.02
 
     def __post_init__(self) -> None:
-        for name, least in (("min_reports", 2), ("window", self.min_reports)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(f"Rebalance({name}={value!r}): it must be an integer >= {least}")
-        if self.window > HISTORY_LENGTH:
-            raise UsageError(f"Rebalance(window={self.window}): policies see the last {HISTORY_LENGTH} iterations only")
-        if not 0 < self.gain <= 1:
-            raise UsageError(f"Rebalance(gain={self.gain!r}): it must be > 0 and <= 1")
+        require_reports(self, self.window, self.min_reports)
+        require_number(self, "gain", lambda value: 0 < value <= 1, "> 0 and <= 1")
         for name in ("noise", "confidence", "min_iteration_s"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise UsageError(f"Rebalance({name}={value!r}): it must be finite and >= 0")
+            require_number(self, name, lambda value: 0 <= value < math.inf, "finite and >= 0")
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """Moves from the slowest tasks to the fastest, or None while they differ by less than counts."""
@@ -121,7 +112,6 @@ class Rebalance(Policy):
         return _Task(node, middle_s, rows, num_chunks, room, deviations)
 
     def _scatter(self, tasks: "list[_Task]") -> float:
-        """Relative deviation of one report."""
         deviations = [deviation for task in tasks for deviation in task.deviations]
         seen = MAD_TO_DEVIATION * median(deviations)
         weight = len(deviations)
@@ -149,8 +139,6 @@ class Rebalance(Policy):
 
 
 class _Task(NamedTuple):
-    """What is known of one task."""
-
     node: NodeId
     sample_s: float
     rows: int
@@ -173,7 +161,7 @@ class _Task(NamedTuple):
         return MEDIAN_ERROR * scatter / math.sqrt(len(self.deviations) + 1) * self.time_s
 
     def most(self, count: float) -> float:
-        """So many chunks more, but no more than have room."""
+        """Cap a number of chunks by the free capacity of the task's node."""
         return count if self.room_chunks is None else min(count, self.room_chunks)
 
 

@@ -33,8 +33,7 @@ no more than these. When they come back, so does the wish.
 import math
 from dataclasses import dataclass
 
-from chicle_elastic.errors import UsageError
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import Decision, Observations, Policy, require_count, require_number
 from chicle_elastic.policies.pace import Work, fall, iterations_left, resize, work
 from chicle_elastic.values import HISTORY_LENGTH
 
@@ -76,22 +75,14 @@ class Scale(Policy):
     change_s: float = 0.5
 
     def __post_init__(self) -> None:
-        if not _is_count(self.least, 1):
-            raise UsageError(f"Scale(least={self.least!r}): it must be an integer >= 1")
-        if self.most is not None and not _is_count(self.most, self.least):
-            raise UsageError(f"Scale(most={self.most!r}): it must be an integer >= {self.least}, or None")
-        if not _is_count(self.window, 1) or self.window >= HISTORY_LENGTH:
-            raise UsageError(f"Scale(window={self.window!r}): it must be an integer >= 1 and < {HISTORY_LENGTH}")
-        for name in ("time_value", "change_s", "margin"):
-            value = getattr(self, name)
-            most = 1.0 if name == "margin" else math.inf
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
-                raise UsageError(f"Scale({name}={value!r}): it must be >= 0 and {'finite' if most > 1 else '< 1'}")
-        for name, most, limit in (("alone", 1.0, "< 1"), ("target", math.inf, "finite")):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and 0 < value < most):
-                raise UsageError(f"Scale({name}={value!r}): it must be > 0 and {limit}, or None")
+        require_count(self, "least", 1)
+        require_count(self, "most", self.least, is_optional=True)
+        require_count(self, "window", 1, below=HISTORY_LENGTH)
+        for name in ("time_value", "change_s"):
+            require_number(self, name, lambda value: 0 <= value < math.inf, ">= 0 and finite")
+        require_number(self, "margin", lambda value: 0 <= value < 1, ">= 0 and < 1")
+        require_number(self, "alone", lambda value: 0 < value < 1, "> 0 and < 1", is_optional=True)
+        require_number(self, "target", lambda value: 0 < value < math.inf, "> 0 and finite", is_optional=True)
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """Nodes to ask for or to give back, or None while the present number is about as good as any."""
@@ -121,7 +112,6 @@ class Scale(Policy):
         return Decision(actions=resize(observations, wanted), reason=reason)
 
     def _range(self, observations: Observations) -> tuple[int, int]:
-        """Fewest and most nodes that may be wanted now."""
         nodes = len(observations.num_chunks)
         least = max(self.least, observations.min_nodes)
         bounds = [bound for bound in (self.most, observations.max_nodes) if bound is not None]
@@ -143,7 +133,3 @@ class Scale(Policy):
     def _cost(self, nodes: int, took: Work, price: float, drag: float) -> float:
         """In one iteration of tasks that do not hold each other up."""
         return (price * nodes + self.time_value) * (1.0 + drag * nodes) * (took.node_s / nodes + took.waiting_s)
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

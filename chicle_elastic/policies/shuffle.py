@@ -25,9 +25,15 @@ or more in an iteration, on average over the last few.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy, RedrawOwnership
+from chicle_elastic.policies.base import (
+    Decision,
+    Observations,
+    Policy,
+    RedrawOwnership,
+    require_count,
+    require_number,
+)
 
 FIGURES = ("duality_gap", "duality_gap_estimate", "gap", "loss", "objective")
 """What `patience` looks at: the first of these that the trainer has given for two of the last iterations."""
@@ -66,14 +72,10 @@ class Shuffle(Policy):
     patience: float | None = None
 
     def __post_init__(self) -> None:
-        if not _is_number(self.share) or not 0 < self.share <= 1:
-            raise UsageError(f"Shuffle(share={self.share!r}): it must be > 0 and <= 1")
-        for name, value in (("every", self.every), ("until", self.until)):
-            is_open = name == "until" and value is None
-            if not is_open and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"Shuffle({name}={value!r}): it must be an integer >= 1")
-        if self.patience is not None and not (_is_number(self.patience) and 0 < self.patience < 1):
-            raise UsageError(f"Shuffle(patience={self.patience!r}): it must be > 0 and < 1, or None")
+        require_number(self, "share", lambda value: 0 < value <= 1, "> 0 and <= 1")
+        require_count(self, "every", 1)
+        require_count(self, "until", 1, is_optional=True)
+        require_number(self, "patience", lambda value: 0 < value < 1, "> 0 and < 1", is_optional=True)
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """A redraw, or None: not now, too much on its way already, or the figure falls fast enough."""
@@ -95,11 +97,8 @@ class Shuffle(Policy):
 
 
 def fall_of(figures: Sequence[Mapping[str, float]]) -> tuple[str, float] | None:
-    """By which share of itself the trainer's figure falls per iteration, on average over the last `WINDOW`.
-
-    Returns:
-        (name of the figure, share; negative where it rises); None where no figure is known and > 0 in two iterations.
-    """
+    """By which share of itself the trainer's figure falls per iteration, on average over the last `WINDOW`. Returns
+    (name of the figure, share; negative where it rises); None where no figure is known and > 0 in two iterations."""
     for name in FIGURES:
         known = [(number, values[name]) for number, values in enumerate(figures[-WINDOW:]) if values.get(name, 0.0) > 0]
         if len(known) > 1:
@@ -109,11 +108,7 @@ def fall_of(figures: Sequence[Mapping[str, float]]) -> tuple[str, float] | None:
 
 
 def _can_exchange(observations: Observations, node: NodeId) -> bool:
-    """Whether a node has a chunk, and room for another one of that size, which it keeps until it has arrived."""
+    """Tell whether a node has a chunk, and room for another one of that size, which it keeps until it has arrived."""
     count, capacity = observations.num_chunks[node], observations.capacity_bytes[node]
     used = observations.used_bytes[node]
     return count > 0 and (capacity is None or used + used / count <= capacity)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

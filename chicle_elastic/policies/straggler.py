@@ -35,8 +35,8 @@ from typing import NamedTuple
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter
-from chicle_elastic.values import DEADLINE, HISTORY_LENGTH
+from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter, require_number, require_reports
+from chicle_elastic.values import DEADLINE
 
 MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
 
@@ -71,17 +71,10 @@ class Straggler(Policy):
     min_iteration_s: float = 0.005
 
     def __post_init__(self) -> None:
-        for name, least in (("min_reports", 2), ("window", self.min_reports)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(f"Straggler({name}={value!r}): it must be an integer >= {least}")
-        if self.window > HISTORY_LENGTH:
-            raise UsageError(f"Straggler(window={self.window}): policies see the last {HISTORY_LENGTH} iterations only")
-        for name in ("factor", "margin", "spread", "min_iteration_s"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value < math.inf or (value == 0 and name != "spread"):
-                raise UsageError(f"Straggler({name}={value!r}): it must be finite and > 0 (spread: >= 0)")
+        require_reports(self, self.window, self.min_reports)
+        require_number(self, "spread", lambda value: 0 <= value < math.inf, "finite and >= 0")
+        for name in ("factor", "margin", "min_iteration_s"):
+            require_number(self, name, lambda value: 0 < value < math.inf, "finite and > 0")
         if self.factor <= 1 + self.margin:
             raise UsageError(
                 f"Straggler(factor={self.factor!r}): it must be > 1 + margin, which is {1 + self.margin:g}"
@@ -119,7 +112,7 @@ class Straggler(Policy):
         return _decision(limit_s, reason)
 
     def _tasks(self, observations: Observations) -> "dict[NodeId, _Task]":
-        """What is known of each task that has rows and was seen often enough."""
+        """Collect what is known of each task that has rows and was seen often enough."""
         last = {node: observations.reports.get(node, ())[-self.window :] for node in observations.num_chunks}
         rows = {
             node: count

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter
+from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter, require_count, require_number
 from chicle_elastic.policies.pace import fall, iterations_left, resize, takes_all
 from chicle_elastic.values import HISTORY_LENGTH, PolicyAction
 
@@ -82,23 +82,17 @@ class Tune(Policy):
     def __post_init__(self) -> None:
         if self.on_stall not in ("shrink", "grow", None):
             raise UsageError(f"Tune(on_stall={self.on_stall!r}): it must be 'shrink', 'grow' or None")
-        if not _is_number(self.stall) or not 0 < self.stall < 1:
-            raise UsageError(f"Tune(stall={self.stall!r}): it must be > 0 and < 1")
-        if not _is_count(self.window, 1) or self.window >= HISTORY_LENGTH:
-            raise UsageError(f"Tune(window={self.window!r}): it must be an integer >= 1 and < {HISTORY_LENGTH}")
-        if not _is_count(self.least, 1):
-            raise UsageError(f"Tune(least={self.least!r}): it must be an integer >= 1")
-        if self.most is not None and not _is_count(self.most, self.least):
-            raise UsageError(f"Tune(most={self.most!r}): it must be an integer >= {self.least}, or None")
+        require_number(self, "stall", lambda value: 0 < value < 1, "> 0 and < 1")
+        require_count(self, "window", 1, below=HISTORY_LENGTH)
+        require_count(self, "least", 1)
+        require_count(self, "most", self.least, is_optional=True)
         if self.scaling not in (*POWERS, None):
             raise UsageError(f"Tune(scaling={self.scaling!r}): it must be 'sqrt', 'linear' or None")
         if (self.scaling is None) != (self.learning_rate is None):
             fields = f"scaling={self.scaling!r}, learning_rate={self.learning_rate!r}"
             raise UsageError(f"Tune({fields}): both or none of them must be given")
         for name in ("learning_rate", "target"):
-            value = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 < value < math.inf):
-                raise UsageError(f"Tune({name}={value!r}): it must be finite and > 0")
+            require_number(self, name, lambda value: 0 < value < math.inf, "finite and > 0", is_optional=True)
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """Nodes to give back or to ask for, and a learning rate; None where neither changes."""
@@ -122,7 +116,6 @@ class Tune(Policy):
         return Decision(actions=tuple(actions), reason="; ".join(reasons)) if actions else None
 
     def _total(self, observations: Observations) -> int:
-        """Nodes that there should be once the figure has stalled."""
         nodes = len(observations.num_chunks)
         if self.on_stall == "grow":
             bounds = [bound for bound in (self.most, observations.max_nodes) if bound is not None]
@@ -132,11 +125,3 @@ class Tune(Policy):
         if not takes_all(observations):
             return nodes
         return min(nodes, max(self.least, observations.min_nodes, math.ceil(nodes / 2)))
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -159,7 +159,6 @@ class ManagedNodes:
             self._requested_s = None
 
     def _ask(self, what: str, call: Callable[[], None]) -> None:
-        """Call the manager, unless it has failed."""
         if self.fault is not None:
             return
         try:

@@ -52,7 +52,6 @@ class ResourceManager(Protocol):
 
         Args:
             total: Nodes, >= 1.
-            reason: In words.
         """
         ...
 

@@ -4,18 +4,21 @@ The schedule serves experiments, where nodes come and go at known times, and a c
 schedule with one step.
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managers import Assigned, Revoked, Said
 from chicle_elastic.values import ResourceOffer
 
-MAX_FILE_BYTES = 16 << 20
+MAX_FILE_BYTES = 64 << 20
+MAX_NODES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,8 @@ class Schedule:
     steps: tuple[ScheduleStep, ...]
 
     def __init__(self, steps: Iterable[ScheduleStep | tuple[float, int] | tuple[float, int, float | None]]) -> None:
-        kept: list[ScheduleStep] = []
-        for number, given in enumerate(steps, 1):
-            values = (given.start_s, given.nodes, given.price) if isinstance(given, ScheduleStep) else given
-            step = _step(values, f"Schedule: step {number}")
-            _require_after(step, kept, f"Schedule: step {number}")
-            kept.append(step)
-        if not kept:
-            raise UsageError("Schedule: there are no steps; say ((0, 4),) for four nodes all the time")
-        object.__setattr__(self, "steps", tuple(kept))
+        given = (dataclasses.astuple(step) if isinstance(step, ScheduleStep) else step for step in steps)
+        self._keep((f"Schedule: step {number}", values) for number, values in enumerate(given, 1))
 
     @classmethod
     def read(cls, path: str | Path) -> "Schedule":
@@ -67,31 +63,23 @@ class Schedule:
         Raises:
             UsageError: There is no such file, or a line that cannot be, with its number.
         """
-        try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read(MAX_FILE_BYTES + 1)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: the schedule cannot be read: {error}") from error
-        if len(text) > MAX_FILE_BYTES:
-            raise UsageError(f"{path}: a schedule has at most {MAX_FILE_BYTES >> 20} MiB")
-        steps: list[ScheduleStep] = []
-        for number, line in enumerate(text.splitlines(), 1):
-            words = re.split(r"[\s,]+", line.partition("#")[0].strip())
-            if words == [""]:
-                continue
-            where = f"{path}:{number}"
-            try:
-                values: list[float | int] = [float(words[0]), int(words[1]), *map(float, words[2:])]
-            except (ValueError, IndexError):
-                raise UsageError(
-                    f"{where}: {line.strip()!r} is not `seconds nodes [price]`, as in `60 4 0.3`"
-                ) from None
-            step = _step(values, where)
-            _require_after(step, steps, where)
-            steps.append(step)
-        if not steps:
-            raise UsageError(f"{path}: the schedule has no line `seconds nodes [price]`")
-        return cls(tuple(steps))
+        schedule = cls.__new__(cls)
+        schedule._keep(figures_of(numbered_lines(path, "schedule")))
+        return schedule
+
+    def _keep(self, steps: Iterable[tuple[str, Sequence[Any]]]) -> None:
+        kept: list[ScheduleStep] = []
+        for where, values in steps:
+            flaw = flaw_of_step(values, dataclasses.astuple(kept[-1]) if kept else None)
+            if not kept and flaw is None and values[0] != 0:
+                flaw = "the first step begins at 0 seconds"
+            if flaw is not None:
+                raise UsageError(f"{where}: {values!r}: {flaw}")
+            start_s, nodes, price = (*values, None)[:3]
+            kept.append(ScheduleStep(float(start_s), int(nodes), None if price is None else float(price)))
+        if not kept:
+            raise UsageError("Schedule: there are no steps; say ((0, 4),) for four nodes all the time")
+        object.__setattr__(self, "steps", tuple(kept))
 
     def at(self, now_s: float) -> ScheduleStep:
         """The step that holds so many seconds after the beginning of the job."""
@@ -110,9 +98,6 @@ class ScheduledNodes:
     """The resource manager of a schedule. Without a request the job gets all nodes that there are.
 
     A job that releases a node without having requested a number wants no other one in its place.
-
-    Args:
-        target: Nodes that the job is to have at first; None for all.
     """
 
     def __init__(self, schedule: Schedule, *, prefix: str, target: int | None = None) -> None:
@@ -161,24 +146,51 @@ class ScheduledNodes:
         return said
 
 
-def _step(values: Sequence[float | int | None], where: str) -> ScheduleStep:
-    """A step of (seconds, nodes[, price]). Raises UsageError when it cannot be."""
+def read_text(path: Path, what: str) -> str:
+    """Read a text file. Raises UsageError when there is none, or it is too large, or no text."""
     try:
-        start_s, nodes, price = (*values, None) if len(values) == 2 else values
-    except (TypeError, ValueError):
-        raise UsageError(f"{where}: {values!r} is not (seconds, nodes) or (seconds, nodes, price)") from None
-    if not isinstance(start_s, int | float) or not 0 <= start_s < math.inf:
-        raise UsageError(f"{where}: it begins after {start_s!r} seconds; that must be finite and >= 0")
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0:
-        raise UsageError(f"{where}: there are {nodes!r} nodes; that must be an integer >= 0")
-    if price is not None and (not isinstance(price, int | float) or not 0 <= price < math.inf):
-        raise UsageError(f"{where}: the price is {price!r}; it must be finite and >= 0")
-    return ScheduleStep(float(start_s), nodes, None if price is None else float(price))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: the {what} cannot be read: {error}") from error
+    if len(text) > MAX_FILE_BYTES:
+        raise UsageError(f"{path}: a {what} has at most {MAX_FILE_BYTES >> 20} MiB")
+    return text
 
 
-def _require_after(step: ScheduleStep, steps: Sequence[ScheduleStep], where: str) -> None:
-    """Raise a UsageError unless the step can follow the others."""
-    if not steps and step.start_s != 0:
-        raise UsageError(f"{where}: the first step begins at 0 seconds, and not at {step.start_s:g}")
-    if steps and step.start_s <= steps[-1].start_s:
-        raise UsageError(f"{where}: {step.start_s:g} s is not after the step before, at {steps[-1].start_s:g} s")
+def numbered_lines(path: str | Path, what: str) -> list[tuple[str, str]]:
+    """Read "file:number" and text of each line that is not empty or `# ...`. Raises UsageError when there is none."""
+    lines = [
+        (f"{path}:{number}", line.strip())
+        for number, line in enumerate(read_text(Path(path), what).splitlines(), start=1)
+        if line.partition("#")[0].strip()
+    ]
+    if not lines:
+        raise UsageError(f"{path}: the {what} has no line; one is `seconds nodes [price]`, for example")
+    return lines
+
+
+def figures_of(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[float]]]:
+    """Read lines `seconds nodes [price]`, with blanks or commas between. Raises UsageError when one is none."""
+    for where, line in lines:
+        try:
+            yield where, [float(word) for word in re.split(r"[\s,]+", line.partition("#")[0].strip())]
+        except ValueError:
+            raise UsageError(f"{where}: {line!r} is not `seconds nodes [price]`, as in `60 4 0.3`") from None
+
+
+def flaw_of_step(step: Sequence[Any], before: Sequence[Any] | None) -> str | None:
+    """Say what is wrong with (seconds, nodes[, price]) behind another step; None if nothing is."""
+    if not isinstance(step, list | tuple) or len(step) not in (2, 3):
+        return "a step is `seconds, nodes` or `seconds, nodes, price`"
+    if any(not _is_figure(value) for value in (step[:2] if step[-1] is None else step)):
+        return "seconds, nodes and price must be >= 0 and finite"
+    if step[1] != int(step[1]) or step[1] > MAX_NODES:
+        return f"nodes must be an integer <= {MAX_NODES}"
+    if before is not None and step[0] <= before[0]:
+        return f"it must come after second {before[0]:g}; steps are in the order of time"
+    return None
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

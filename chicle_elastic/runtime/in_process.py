@@ -4,23 +4,20 @@ It touches no torch, no fork, no socket and no shared memory, so it runs whereve
 plain way to fit on one machine. With several it *emulates* a cluster, tasks one after the other: what is measured in
 iterations and epochs is what a cluster would show, what is measured in seconds is not.
 
-Shell of the scheduler: `_Shell.run` feeds one event at a time and performs the effects in order, as an `EffectHandler`.
+Shell of the scheduler: `_Shell.run` feeds one event at a time and performs the effects in order.
 Nothing is decided here.
 """
 
 import contextlib
-import dataclasses
 import statistics
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from chicle_elastic.cgroups import PROC, memory_headroom
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ChunkSource
-from chicle_elastic.chunks.views import Array, Chunk, StateSpec
+from chicle_elastic.chunks.views import Array, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock, Stopwatch
 from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
@@ -35,14 +32,14 @@ from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
 from chicle_elastic.runtime.cluster_task.policy_runner import TimeLimitedPolicy
 from chicle_elastic.runtime.training.blas_threads import blas_threads_of
 from chicle_elastic.runtime.training.job import Job, Outcome
-from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training, evaluation_of
-from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
+from chicle_elastic.runtime.training.local_tasks import LocalTasks
+from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.scheduling.text import no_manager_text
-from chicle_elastic.solvers.base import Action, Budget, Summed, Update
+from chicle_elastic.solvers.base import Action
 from chicle_elastic.values import ChunkInfo
 
 TASK_PREFIX = "task-"  # how names of tasks begin
@@ -153,24 +150,21 @@ class _Shell:
         policies = [TimeLimitedPolicy(policy) for policy in job.policies or ()]
         self.scheduler = Scheduler(settings, policies if sink is None else [*map(RecordedPolicy, policies)])
         self.handler = self.scheduler if sink is None else Recorder(self.scheduler, sink)
-        self.mailboxes = Mailboxes()
-        self.context = LocalContext(TRAINER, [job.seed, 0], self.mailboxes)
-        self.tasks: dict[NodeId, UniTask] = {}
+        self.tasks = LocalTasks(job, clock)
         self.under_notice: set[NodeId] = set()
-        self.num_joined = 0
         self.managed = None if manager is None else ManagedNodes(manager)
         self.num_offers = 0
         self.inbox: deque[events.Event] = deque()
         self.changes: dict[int, int] = {}
         self.watch = Stopwatch(clock)
-        self.training = Training(job, context=self.context, elapsed_s=self.watch.elapsed_s)
+        self.training = Training(job, context=self.tasks.context, elapsed_s=self.watch.elapsed_s)
         self.is_rebuilding = False
         identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self.training.model))
         self.resumption = Resumption(job, job.checkpoint, identity)
         self.checkpoint_trigger: CheckpointTrigger | None = None
         if job.checkpoint is not None:
             self.checkpoint_trigger = CheckpointTrigger(
-                job.checkpoint, identity, self.training, self.chunks, lambda *_: None
+                job.checkpoint, identity, self.training, self.tasks.chunks, lambda *_: None
             )
             self.checkpoint_trigger.require_writable()
         self.lines: list[str] = []
@@ -208,7 +202,7 @@ class _Shell:
             last = self.training.history[-ITERATIONS_LOOKED_AT:]
             usual_s = statistics.median_low(sum(record.seconds.values()) for record in last)
             if PASSES_OF_A_CERTIFICATE * usual_s <= CERTIFY_WITHIN_S:
-                self.rebuild_model()
+                self.tasks.rebuild(self.training)
                 self.training.certify(None, self.evaluate)
         model, certificate = self.training.model, self.training.certificate_of(self.training.iteration)
         # State is that of the last iteration, and belongs to its model.
@@ -255,9 +249,7 @@ class _Shell:
         self.inbox.append(events.ChunksLoaded(chunks=effect.chunks, node=effect.node, round=effect.round))
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
-        chunk = self.tasks[effect.source].held[effect.chunk]
-        # Rows never change, so the copy may share them; state does, and must not be shared.
-        self.tasks[effect.target].hold(dataclasses.replace(chunk, state=chunk.state.copy()))
+        self.tasks.copy_chunk(effect.chunk, effect.source, effect.target)
         self.inbox.append(
             events.ChunksCopied(chunks=(effect.chunk,), source=effect.source, target=effect.target, round=effect.round)
         )
@@ -290,8 +282,7 @@ class _Shell:
             self.managed.request(effect.total, effect.reason)
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
-        self.tasks.pop(effect.node).close()
-        self.mailboxes.remove(effect.node)
+        self.tasks.leave(effect.node)
         self.under_notice.discard(effect.node)
         if self.managed is not None:
             self.managed.released(effect.node)
@@ -312,38 +303,17 @@ class _Shell:
         """Solve, merge, judge; then report the end of the iteration."""
         job, training = self.job, self.training
         if self.is_rebuilding or effect.must_rebuild:
-            self.rebuild_model()
+            self.tasks.rebuild(training)
             self.is_rebuilding = False
-        members = [task for task in self.tasks.values() if task.num_chunks]
-        num_tasks = job.trainer.parallelism(len(members))
-        training.begin(num_tasks)
-        weighted_sum: Array | None = None
-        total_weight = 0.0
-        metrics = dict.fromkeys(training.metric_names, 0.0)
-        reports: dict[NodeId, events.TaskReport] = {}
-        for rank, task in enumerate(members):
-            budget = Budget(
-                clock=self.clock,
-                num_tasks=num_tasks,
-                iteration=effect.iteration,
-                deadline_s=training.deadline_s(effect.parameters, self.clock.now()),
-                progress=training.begun,
-                rank=rank,
-                num_ranks=len(members),
-                parameters=effect.parameters,
-            )
-            update, duration_s = task.solve(training.model, budget)
-            weighted_sum = _add(weighted_sum, metrics, update)
-            total_weight += update.weight
-            reports[task.node] = events.TaskReport(samples=update.samples, duration_s=duration_s)
-        job.trainer.converse(self.context)
-        if weighted_sum is not None:
-            training.merge(Summed(delta=weighted_sum, weight=total_weight, metrics=metrics, num_tasks=len(members)))
+        members = [node for node, task in self.tasks.items() if task.num_chunks]
+        summed, reports = self.tasks.solve(training, members, effect.iteration, effect.parameters, may_be_cut=True)
+        job.trainer.converse(self.tasks.context)
+        training.merge(summed)
         result = IterationResult(
             iteration=effect.iteration,
             samples=sum(report.samples for report in reports.values()),
             num_tasks=len(members),
-            metrics=metrics,
+            metrics=summed.metrics,
             is_complete=effect.is_complete,
             num_chunks={task.node: task.num_chunks for task in self.tasks.values()},
             seconds={node: report.duration_s for node, report in reports.items()},
@@ -375,20 +345,13 @@ class _Shell:
     # Parts of an iteration.
 
     def evaluate(self) -> Evaluation:
-        """Evaluate the model on all tasks, and rebuild it from their state to compare."""
-        return evaluation_of(self.training, self.tasks.values())
-
-    def rebuild_model(self) -> None:
-        """Make the model consistent with the state of all tasks."""
-        contribution = np.zeros_like(self.training.model)
-        for task in self.tasks.values():
-            contribution += task.recover(self.training.model)
-        self.training.rebuild(contribution)
+        """Evaluate the present model on all tasks."""
+        return self.tasks.evaluate(self.training)
 
     def resize(self, num_tasks: int) -> None:
         """Emulate what a resource manager would do: announce joins, or give notice to the newest tasks."""
         for _ in range(num_tasks - len(self.tasks)):
-            self.join(NodeId(f"{TASK_PREFIX}{self.num_joined}"))
+            self.join(NodeId(f"{TASK_PREFIX}{self.tasks.num_joined}"))
         for node in list(self.tasks)[num_tasks:]:
             self.inbox.append(events.LeaveNoticed(node=node))
 
@@ -408,15 +371,8 @@ class _Shell:
 
     def join(self, node: NodeId) -> None:
         """Begin a task, and announce it."""
-        self.num_joined += 1
-        self.mailboxes.add(node)
-        context = LocalContext(node, [self.job.seed, self.num_joined], self.mailboxes)
-        self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock, self.job.source.schema)
+        self.tasks.join(node)
         self.inbox.append(events.NodeJoined(node=node))
-
-    def chunks(self) -> list[Chunk]:
-        """What all tasks together have been given."""
-        return [chunk for task in self.tasks.values() for chunk in task.chunks]
 
     def collect_state(self) -> Array:
         """State of all samples by global row id."""
@@ -449,16 +405,3 @@ def held_source(
             "with --dtype float32, or train on fewer rows"
         )
     return source
-
-
-def _add(weighted_sum: Array | None, metrics: dict[str, float], update: Update) -> Array:
-    """What the all-reduce of a cluster does: sum `weight * delta` and the metrics. The first delta becomes the sum."""
-    for name, value in update.metrics.items():
-        metrics[name] += value
-    weighted = update.delta
-    if update.weight != 1.0:
-        weighted *= update.weight
-    if weighted_sum is None:
-        return weighted
-    weighted_sum += weighted
-    return weighted_sum

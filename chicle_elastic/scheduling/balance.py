@@ -6,58 +6,19 @@ without a look at their chunks.
 """
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.ledger import Movable
 from chicle_elastic.scheduling.node_capacity import NodeCapacity
 from chicle_elastic.values import ChunkInfo
 
 
 def improves(info: ChunkInfo, source: int, target: int) -> bool:
-    """Whether the move of a chunk brings two nodes closer to their shares together.
-
-    Args:
-        source: Surplus of the node that gives it.
-        target: Surplus of the node that gets it.
-    """
+    """Whether the move of a chunk brings two nodes closer to their shares together."""
     return source > 0 > target and 0 < info.num_rows < source - target
-
-
-class OwnerIndex(Protocol):
-    """Answers for chunks that may be taken, without a look at all of them."""
-
-    def owner_of(self, chunk: ChunkId) -> NodeId | None:
-        """Whose the chunk is; None if it may not be taken."""
-        ...
-
-    def least_of(self, node: NodeId) -> tuple[int, int]:
-        """(rows, bytes): no chunk of the node has fewer."""
-        ...
-
-
-class ListIndex:
-    """An index of lists, by a look at all chunks."""
-
-    def __init__(self, owned: Mapping[NodeId, Sequence[ChunkInfo]]) -> None:
-        self._owners = {info.id: node for node, infos in owned.items() for info in infos}
-        self._least = {
-            node: (
-                min((info.num_rows for info in infos), default=0),
-                min((info.size_bytes for info in infos), default=0),
-            )
-            for node, infos in owned.items()
-        }
-
-    def owner_of(self, chunk: ChunkId) -> NodeId | None:
-        """As in `OwnerIndex`."""
-        return self._owners.get(chunk)
-
-    def least_of(self, node: NodeId) -> tuple[int, int]:
-        """As in `OwnerIndex`."""
-        return self._least.get(node, (0, 0))
 
 
 class Stock:
@@ -65,28 +26,11 @@ class Stock:
 
     They are looked up and drawn when they are first asked for, each owner's with randomness of its own: a node that
     joins thousands of others gets one chunk each of a few of them.
-
-    Args:
-        owned: Chunks that may be taken, by owner.
-        nodes: The owners that count, in this order.
-        rng: Decides all orders.
-        index: Of `owned`; without one all chunks are looked at.
-
-    Attributes:
-        owner_of: As in `OwnerIndex`; it knows nothing of what was taken since.
-        least_of: Likewise.
     """
 
-    def __init__(
-        self,
-        owned: Mapping[NodeId, Sequence[ChunkInfo]],
-        nodes: Iterable[NodeId],
-        rng: np.random.Generator,
-        index: OwnerIndex | None = None,
-    ) -> None:
+    def __init__(self, owned: Movable, nodes: Iterable[NodeId], rng: np.random.Generator) -> None:
         self._owned = owned
-        index = index or ListIndex(owned)
-        self.owner_of, self.least_of = index.owner_of, index.least_of
+        self.owner_of, self.least_of = owned.owner_of, owned.least_of  # they know nothing of what was taken since
         self._places = {node: place for place, node in enumerate(nodes)}
         self._seed = int(rng.integers(1 << 62))
         self._drawn: dict[NodeId, list[ChunkInfo]] = {}
@@ -125,11 +69,8 @@ class Balance:
         self._getting = sorted((surplus[candidate.node], place) for place, candidate in enumerate(targets))
 
     def next_move(self) -> tuple[ChunkId, NodeId, NodeId] | None:
-        """Make the first move, from most to least needed pair, that reduces the deviation from the shares.
-
-        Returns:
-            (chunk, source, target); None when no move does.
-        """
+        """Make the first move, from most to least needed pair, that reduces the deviation from the shares. Returns
+        (chunk, source, target); None when no move does."""
         for minus, source_place in self._giving:
             if minus >= 0:
                 return None

@@ -248,11 +248,7 @@ class Boundary:
         return counts
 
     def end(self) -> int:
-        """An iteration is started: the boundary is over.
-
-        Returns:
-            Loads and copies ordered since the last one ended.
-        """
+        """An iteration is started: the boundary is over. Returns loads and copies ordered since the last one ended."""
         self._is_starved = False
         num_ordered, self._num_ordered = self._num_ordered, 0
         return num_ordered
@@ -261,7 +257,7 @@ class Boundary:
         return bool(self._leases.in_flight) or bool(self._ledger.freeing)
 
     def _is_done(self) -> bool:
-        """Whether nothing is left to decide, so that no move needs the memory of copies that are being freed."""
+        """Tell whether nothing is left to decide, so that no move needs the memory of copies that are being freed."""
         return not (
             self._ledger.num_missing
             or self._loads.num_pending
@@ -306,7 +302,7 @@ class Boundary:
             return
         movable = self._movable()
         rng = self._rng(Purpose.JOIN)
-        moves = plan.plan_join(movable, self._eligible(), joiners, rng, index=movable)
+        moves = plan.plan_join(movable, self._eligible(), joiners, rng)
         self._order_copies((move.chunk, move.target) for move in moves)
         if moves:
             sources = tally_text(Counter(move.source for move in moves))
@@ -342,7 +338,6 @@ class Boundary:
             self._redraw_for(proposal, rng)
 
     def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
-        """Plan moves: which chunks go is drawn at random."""
         eligible = set(self._members.eligible)  # a proposal of this boundary may have let a node go
         counts = {pair: count for pair, count in moves_of(proposal.actions).items() if eligible.issuperset(pair)}
         if counts:
@@ -413,7 +408,6 @@ class Boundary:
         ]
 
     def _movable(self) -> Movable:
-        """Chunks that eligible nodes own and that are not on their way."""
         going = self._leases.in_flight.keys() | self._pending_transitions.migrations.keys()
         return Movable(self._ledger, self._members.eligible, going)
 
@@ -441,7 +435,6 @@ class Boundary:
         )
 
     def _no_room(self, what: str, infos: list[ChunkInfo]) -> str:
-        """Both figures: what is needed, and what there is."""
         eligible = self._members.eligible
         if not eligible:
             return f"no room for {what}: no node stays; let a node join"
@@ -455,5 +448,5 @@ class Boundary:
         )
 
     def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:
-        """The same for every agent that folds the same events."""
+        """Make a generator that is the same for every agent that folds the same events."""
         return np.random.default_rng([self._seed, self._members.round, self._ledger.merged, purpose, number])

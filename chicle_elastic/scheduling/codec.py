@@ -102,8 +102,6 @@ def prepare(kinds: Iterable[Any]) -> None:
 
 
 class _Form(NamedTuple):
-    """How values of one annotation are written and read."""
-
     kind: Any  # what msgspec reads: the annotation, with twins for its dataclasses
     dump: _Step | None = None  # makes what msgspec writes; None where that is the value itself
     load: _Step | None = None  # makes the value from what msgspec has read; None where that is it already
@@ -289,7 +287,7 @@ def _converter(kind: Any) -> _Step:
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know by itself."""
+    """Turn into JSON values what msgspec does not know by itself."""
     if isinstance(value, deque):
         return list(value)
     if isinstance(value, numbers.Real):  # scalars of NumPy, from a shell that counts with it
@@ -303,7 +301,7 @@ _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _refusal(error: msgspec.ValidationError, kind: Any, data: Any) -> ProtocolError:
-    """What is wrong, with the way to it from the value that was read: "... - at `NodeLost.node`"."""
+    """Say what is wrong, with the way to it from the value that was read: "... - at `NodeLost.node`"."""
     what, _, where = str(error).partition(" - at ")
     classes = [arg for arg in typing.get_args(kind) if isinstance(arg, type) and arg is not type(None)]
     where = where.replace("$.it", "$", 1) or "`$`"

@@ -109,16 +109,11 @@ class NoticeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestNodes:
-    """Tell the resource manager, if there is one, that the job wants so many nodes in all. It need not obey.
+    """Tell the resource manager, if there is one, that the job wants so many nodes in all. It need not obey."""
 
-    Attributes:
-        total: Nodes.
-        reason: In words.
-        number: Of the request, from 1: every agent performs this effect, each at its time, and the newest one holds.
-    """
-
-    total: int
-    reason: str
+    total: int  # nodes
+    reason: str  # in words
+    # of the request, from 1: every agent performs this effect, each at its time, and the newest one holds
     number: int = 0
 
 

@@ -46,12 +46,7 @@ class Lease:
 
 
 class Leases:
-    """All copies on their way.
-
-    Args:
-        ledger: Which node owns and holds what; reservations are written there.
-        max_attempts: Orders to one target before another is tried.
-    """
+    """All copies on their way."""
 
     def __init__(self, ledger: Ledger, emit: Callable[[Effect], None], *, max_attempts: int) -> None:
         self.in_flight: dict[ChunkId, Lease] = {}
@@ -88,11 +83,7 @@ class Leases:
         self._answered[lease.chunk] = None
 
     def settle(self, *, round: int, find_target: Callable[[Lease], NodeId | None]) -> None:
-        """At a boundary: commit what is copied, ask again for what failed.
-
-        Args:
-            find_target: Another target for a lease whose target failed too often; None when there is none.
-        """
+        """At a boundary: commit what is copied, ask again for what failed."""
         for chunk in self._answered:
             lease = self.in_flight.pop(chunk)
             if lease.state is LeaseState.FAILED:

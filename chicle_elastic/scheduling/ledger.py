@@ -74,19 +74,18 @@ class Ledger:
 
     Attributes:
         merged: Number of the last merged iteration.
-        merged_round: Round in which it was merged; 0 for none.
         began: Number of the iteration that the job goes on from; 0 for a job of its own.
-        freeing: Round of the order to free, by (node, chunk), for every FREEING copy.
-        must_rebuild: Since the last merge a node became owner of a copy with state of its own, which the model may not
-            contain: the others may have rebuilt theirs without it. False again when an iteration is merged.
     """
 
     def __init__(self) -> None:
         self.node_chunks: dict[NodeId, NodeChunks] = {}
         self.merged = self.began = 0
+        # since the last merge a node became owner of a copy with state of its own, which the model may not contain: the
+        # others may have rebuilt theirs without it. False again when an iteration is merged.
         self.must_rebuild = False
+        # round of the order to free, by (node, chunk), for every FREEING copy
         self.freeing: dict[tuple[NodeId, ChunkId], int] = {}
-        self.merged_round = 0
+        self.merged_round = 0  # round in which it was merged; 0 for none
         self._entries: dict[ChunkId, ChunkEntry] = {}
         self._missing: dict[ChunkId, None] = {}
         self._lost_in_flight: dict[ChunkId, NodeId] = {}
@@ -144,18 +143,6 @@ class Ledger:
         """Chunks that the node owns, ascending."""
         return tuple(sorted(self.node_chunks[node].owned))
 
-    def samples(self, node: NodeId) -> int:
-        """Samples in the chunks that the node owns."""
-        return self.node_chunks[node].owned_rows
-
-    def used_bytes(self, node: NodeId) -> int:
-        """Bytes of all copies on the node, reservations included."""
-        return self.node_chunks[node].used_bytes
-
-    def processed(self, chunk: ChunkId) -> int:
-        """Merged iterations that processed the chunk."""
-        return sum(self._shares(self._entries[chunk]).values())
-
     def accounts(self) -> tuple[ChunkAccount, ...]:
         """What became of every chunk up to now, ascending."""
         return tuple(
@@ -201,15 +188,17 @@ class Ledger:
 
     # Copies.
 
-    def hold(self, node: NodeId, chunk: ChunkId, phase: Phase) -> None:
-        """Write down a copy, new or in a new phase. Becoming OWNED has its own methods."""
-        self._set_phase(node, chunk, phase)
+    def hold(self, node: NodeId, chunk: ChunkId, phase: Phase | None) -> None:
+        """Write down a copy, new or in a new phase, or that there is none any more. Becoming OWNED has its own
+        methods."""
+        if self.node_chunks[node].put(self._entries[chunk].info, phase) is Phase.FREEING and phase is not Phase.FREEING:
+            del self.freeing[node, chunk]
 
     def hold_all(self, node: NodeId, infos: Sequence[ChunkInfo], phase: Phase) -> None:
         """Write down copies of several chunks on a node, as `hold` does."""
         if not self.node_chunks[node].put_all(infos, phase):
             for info in infos:
-                self._set_phase(node, info.id, phase)
+                self.hold(node, info.id, phase)
 
     def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> bool:
         """A copy is worth nothing any more. Returns whether it is to be freed, in `round`; not where the node leaves
@@ -217,21 +206,19 @@ class Ledger:
         if self.node_chunks[node].is_closing:
             self.drop(node, chunk)
             return False
-        self._set_phase(node, chunk, Phase.FREEING)
+        self.hold(node, chunk, Phase.FREEING)
         self.freeing[node, chunk] = round
         return True
 
     def drop(self, node: NodeId, chunk: ChunkId) -> None:
         """There is no copy on the node any more."""
-        self._set_phase(node, chunk, None)
+        self.hold(node, chunk, None)
 
     def adopt(self, chunk: ChunkId, node: NodeId, *, version: StateVersion) -> None:
-        """Make `node`, which holds a whole copy, the owner of a missing chunk.
-
-        Args:
-            chunk: Has no owner.
-        """
-        self._adopt(chunk, node, version)
+        """Make `node`, which holds a whole copy, the owner of a missing chunk."""
+        entry = self._entries[chunk]
+        entry.version, entry.versioned_at = version, self.merged
+        self._give(chunk, node)
         self.must_rebuild = True
 
     def adopt_fresh(self, chunks: Sequence[ChunkId], node: NodeId, *, round: int) -> None:
@@ -255,7 +242,6 @@ class Ledger:
         whether the old owner's copy is to be freed.
 
         Args:
-            chunk: Has an owner.
             iteration: Last merged iteration in the state of that copy; None when it is a copy of the owner's.
         """
         entry = self._entries[chunk]
@@ -276,7 +262,6 @@ class Ledger:
         """The owner's copy does not exist any more: the chunk is missing.
 
         Args:
-            chunk: Has an owner.
             in_flight: An iteration is running that may still be merged with the updates of this chunk.
         """
         entry = self._entries[chunk]
@@ -284,7 +269,7 @@ class Ledger:
         assert owner is not None
         entry.version = self.version(chunk)
         self._take(chunk)
-        self._set_phase(owner, chunk, None)
+        self.hold(owner, chunk, None)
         if in_flight:
             self._lost_in_flight[chunk] = owner
 
@@ -369,17 +354,10 @@ class Ledger:
         _require(freeing == self.freeing.keys(), "frees add up", f"{freeing}, booked {set(self.freeing)}")
 
     def _shares(self, entry: ChunkEntry) -> dict[NodeId, int]:
-        """Merged iterations by the node that processed the chunk, up to now."""
         shares = dict(entry.shares)
         if entry.owner is not None and self.merged > entry.owned_since:
             shares[entry.owner] = shares.get(entry.owner, 0) + self.merged - entry.owned_since
         return shares
-
-    def _adopt(self, chunk: ChunkId, node: NodeId, version: StateVersion) -> None:
-        entry = self._entries[chunk]
-        entry.version = version
-        entry.versioned_at = self.merged
-        self._give(chunk, node)
 
     def _give(self, chunk: ChunkId, node: NodeId) -> None:
         entry = self._entries[chunk]
@@ -402,10 +380,6 @@ class Ledger:
         entry.shares = self._shares(entry)
         entry.owner = None
         self._missing[chunk] = None
-
-    def _set_phase(self, node: NodeId, chunk: ChunkId, phase: Phase | None) -> None:
-        if self.node_chunks[node].put(self._entries[chunk].info, phase) is Phase.FREEING and phase is not Phase.FREEING:
-            del self.freeing[node, chunk]
 
 
 @functools.lru_cache

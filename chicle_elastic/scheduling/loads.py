@@ -29,12 +29,7 @@ class Failures:
 
 
 class Loads:
-    """All chunks on their way from their source.
-
-    Args:
-        ledger: Which node owns and holds what; reservations are written there.
-        max_attempts: Loads of one chunk that may fail before the job is paused.
-    """
+    """All chunks on their way from their source."""
 
     def __init__(self, ledger: Ledger, emit: Callable[[Effect], None], *, max_attempts: int) -> None:
         self.in_flight: dict[ChunkId, NodeId] = {}
@@ -172,7 +167,6 @@ class Loads:
             self._ledger.drop(node, chunk)
 
     def _forget(self, chunk: ChunkId, node: NodeId) -> None:
-        """The order was answered."""
         ordered = self._rounds[node]
         del ordered[chunk]
         if not ordered:

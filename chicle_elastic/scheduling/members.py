@@ -32,11 +32,7 @@ class PresentNode:
 
 
 class Group:
-    """A group of nodes in the order in which they joined; found when it is asked for, and remembered by the object.
-
-    Args:
-        belongs: Says whether a node belongs to it.
-    """
+    """A group of nodes in the order in which they joined; found when it is asked for, and remembered by the object."""
 
     def __init__(self, belongs: Callable[[PresentNode], bool]) -> None:
         self.belongs = belongs
@@ -57,7 +53,6 @@ class Members:
     changes them. So only methods may change what a group depends on.
 
     Attributes:
-        present: Every present node, in the order in which they joined; to be read only.
         staying: Nodes that are or should be members: neither on their way out nor still arriving.
         leaving: Nodes under notice, on their way out.
         eligible: Members of the current round that stay.
@@ -72,6 +67,7 @@ class Members:
     in_round = Group(lambda member: member.in_round)
 
     def __init__(self) -> None:
+        # every present node, in the order in which they joined; to be read only
         self.present: dict[NodeId, PresentNode] = {}
         self.round = 0
         self.asked: tuple[NodeId, ...] = ()
@@ -100,12 +96,7 @@ class Members:
         return self._is_due
 
     def add(self, node: NodeId, *, is_arriving: bool) -> None:
-        """A node is present from now on.
-
-        Args:
-            node: Its name, which no present node has.
-            is_arriving: It is no member before rows are copied ahead.
-        """
+        """A node is present from now on."""
         self.present[node] = PresentNode(joined_round=self.round, is_arriving=is_arriving)
         self._changed(node)
 

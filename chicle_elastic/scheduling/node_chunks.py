@@ -85,11 +85,8 @@ class NodeChunks:
         return True
 
     def put(self, info: ChunkInfo, new: Phase | None) -> Phase | None:
-        """Put a copy here, into another phase, or (None) away.
-
-        Returns:
-            The phase that it was in; None if it was not here.
-        """
+        """Put a copy here, into another phase, or (None) away. Returns the phase that it was in; None if it was not
+        here."""
         chunk = info.id
         old = self.copies.get(chunk)
         if new is None:
@@ -117,7 +114,6 @@ class NodeChunks:
         return old
 
     def _set_least(self, rows: int, size_bytes: int) -> None:
-        """Chunks with as few rows and bytes become owned."""
         if not self.owned:
             self.least_rows, self.least_bytes = rows, size_bytes
         elif rows < self.least_rows or size_bytes < self.least_bytes:

@@ -117,15 +117,7 @@ def observe(
     arriving: Mapping[NodeId, tuple[int, int]],
     offer: ResourceOffer,
 ) -> Observations:
-    """What policies see after an iteration. Pure.
-
-    Args:
-        recent: What was said of the last iterations, this one included.
-        max_nodes: Of the job; None for no limit.
-        wanted: Nodes that were asked for last; 0 where none were.
-        travelling: Chunks on their way for earlier decisions.
-        arriving: (chunks, samples) that a node has more when these have arrived, or less.
-    """
+    """What policies see after an iteration. Pure."""
     none = 0, 0
     last = recent.training[-1] if recent.training else TrainingState()
     return Observations(
@@ -154,25 +146,21 @@ class PendingPolicies:
     """Policies, what they may look at, and what they want.
 
     Attributes:
-        disabled: Names of policies that are not asked again, as keys.
-        parameters: Values that policies have set, by name.
-        owners: Who decides on a field, by its name.
         wanted: Nodes that were asked for last; 0 for none.
-        offer_number: Of that offer; 0 for none.
-        lost: (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused.
     """
 
     def __init__(
         self, policies: Sequence[DecidingPolicy], emit: Callable[[Effect], None], settings: SchedulerSettings
     ) -> None:
         self.proposals: list[Proposal] = []
-        self.disabled: dict[str, None] = {}
+        self.disabled: dict[str, None] = {}  # names of policies that are not asked again, as keys
         self.recent = RecentIterations(settings.history_length)
-        self.parameters: dict[str, float] = {}
-        self.owners: dict[str, Owner] = {}
+        self.parameters: dict[str, float] = {}  # values that policies have set, by name
+        self.owners: dict[str, Owner] = {}  # who decides on a field, by its name
         self.wanted = self.num_requests = 0
         self.offer = ResourceOffer()
-        self.offer_number = 0
+        self.offer_number = 0  # of that offer; 0 for none
+        # (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused
         self.lost: dict[tuple[str, str], None] = {}
         self._policies = list(policies)
         self._places = {id(policy): place for place, policy in enumerate(policies)}
@@ -263,7 +251,7 @@ class PendingPolicies:
         return total if self._max_nodes is None else min(total, self._max_nodes)
 
     def _claim(self, proposal: Proposal, field: str) -> bool:
-        """Whether the policy owns the field, from now on; else the lost wish is logged once."""
+        """Tell whether the policy owns the field, from now on; else the lost wish is logged once."""
         if not self._is_lost(proposal, field):
             self.owners[field] = Owner(policy=proposal.policy, place=proposal.place)
             return True
@@ -283,7 +271,6 @@ def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -
 
     Args:
         policy: May be code of the user: whatever it raises disables it.
-        place: Its place among the policies of the job, from 0.
     """
     name = getattr(policy, "name", type(policy).__name__)
     try:
@@ -325,12 +312,7 @@ def moves_of(actions: Sequence[object]) -> dict[tuple[NodeId, NodeId], int]:
 def flaw_of(
     actions: object, num_chunks: Mapping[NodeId, int], parameters: Mapping[str, float] | None = None
 ) -> str | None:
-    """What is wrong with the actions of a decision, in words; None if they can be tried.
-
-    Args:
-        num_chunks: Chunks that each node owns that may take part.
-        parameters: What may be set; None where that is not known.
-    """
+    """What is wrong with the actions of a decision, in words; None if they can be tried."""
     if not isinstance(actions, Sequence) or isinstance(actions, str):
         return f"actions are {actions!r} and not a sequence of actions"
     for action in actions:

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.balance import Balance, OwnerIndex, Stock, improves
+from chicle_elastic.scheduling.balance import Balance, Stock, improves
+from chicle_elastic.scheduling.ledger import Movable
 from chicle_elastic.scheduling.node_capacity import NodeCapacity as NodeCapacity
 from chicle_elastic.scheduling.node_capacity import NodeQueue
 from chicle_elastic.values import ChunkInfo
@@ -127,9 +128,6 @@ def plan_first(
     """Place missing chunks, each at the node furthest below its share.
 
     Args:
-        chunks: Chunks without an owner.
-        eligible: Where they may go.
-        rng: Decides in which order they are dealt.
         avoid: Nodes where a chunk goes only if no other has room (a load failed there).
     """
 
@@ -154,12 +152,10 @@ def plan_leave(
 
 
 def plan_join(
-    owned: Mapping[NodeId, Sequence[ChunkInfo]],
+    owned: Movable,
     eligible: Sequence[NodeCapacity],
     joiners: Collection[NodeId],
     rng: np.random.Generator,
-    *,
-    index: OwnerIndex | None = None,
 ) -> list[Transfer]:
     """Bring joiners to their share with the fewest moves; nothing moves between the others.
 
@@ -168,9 +164,7 @@ def plan_join(
     all ways to move chunks to joiners, and no fewer moves reach that (tests compare with brute force).
 
     Args:
-        owned: Chunks that may be taken, by owner.
         eligible: All nodes that stay, joiners among them; `num_rows` counts everything they own or are about to.
-        index: Of `owned`; without one all chunks are looked at.
     """
     eligible = [dataclasses.replace(candidate) for candidate in eligible]
     surplus = {
@@ -178,7 +172,7 @@ def plan_join(
         for candidate, target in zip(eligible, _share_of(eligible, 0), strict=True)
     }
     # A joiner may have more than its share: the first node has loaded everything when the second comes.
-    stock = Stock(owned, [candidate.node for candidate in eligible if candidate.node in owned], rng, index)
+    stock = Stock(owned, [candidate.node for candidate in eligible if candidate.node in owned], rng)
     targets = [candidate for candidate in eligible if candidate.node in joiners]
     moves = _moves_ahead(stock, targets, surplus)
     balance = Balance(stock, targets, surplus)
@@ -193,11 +187,7 @@ def plan_moves(
     eligible: Sequence[NodeCapacity],
     rng: np.random.Generator,
 ) -> list[Transfer]:
-    """Move as many chunks as a policy wants, clipped by what a source has and a target has room for.
-
-    Args:
-        counts: Chunks wanted, by (source, target).
-    """
+    """Move as many chunks as a policy wants, clipped by what a source has and a target has room for."""
     seat_of = {candidate.node: dataclasses.replace(candidate) for candidate in eligible}
     stock = {node: _shuffled(owned.get(node, ()), rng) for node in dict.fromkeys(source for source, _ in counts)}
     moves: list[Transfer] = []
@@ -249,7 +239,7 @@ def plan_redraw(
 
 
 def _moves_ahead(stock: Stock, joiners: Sequence[NodeCapacity], surplus: dict[NodeId, int]) -> list[Transfer]:
-    """What joiners have the rows of already, as far as it reduces the deviation from the shares."""
+    """Move what joiners have the rows of already, as far as it reduces the deviation from the shares."""
     moves: list[Transfer] = []
     order = {source: number for number, source in enumerate(stock)}
     gone: set[ChunkId] = set()
@@ -347,7 +337,7 @@ class _Tightest:
 def _dealt_freely(
     chunks: Sequence[ChunkInfo], order: Indices, eligible: Sequence[NodeCapacity], more_rows: int
 ) -> Dealt | None:
-    """What `_BelowShare` deals where no node lacks room, or has a copy of a chunk already; None where one does. A job
+    """Deal as `_BelowShare` does where no node lacks room, or has a copy of a chunk already; None where one does. A job
     of a million chunks begins so, and all agents are busy meanwhile."""
     size = len(eligible)
     if not size or any(candidate.ahead for candidate in eligible):
@@ -418,10 +408,8 @@ def _deal_once(
 
 
 def _share_of(eligible: Sequence[NodeCapacity], more_rows: int) -> list[int]:
-    """Share of each node in all rows of the nodes and `more_rows` on top."""
     return shares(more_rows + sum(candidate.num_rows for candidate in eligible), len(eligible))
 
 
 def _shuffled(items: Sequence[_T], rng: np.random.Generator) -> list[_T]:
-    """The items in random order."""
     return [items[index] for index in rng.permutation(len(items)).tolist()]

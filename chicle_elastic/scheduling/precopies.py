@@ -21,11 +21,7 @@ from chicle_elastic.scheduling.node_chunks import Phase
 
 
 class Precopies:
-    """All pre-copies.
-
-    Args:
-        ledger: Which node owns and holds what; reservations are written there.
-    """
+    """All pre-copies."""
 
     def __init__(self, ledger: Ledger, emit: Callable[[Effect], None]) -> None:
         # (chunk, target) of every order that was not answered, by its number
@@ -81,28 +77,25 @@ class Precopies:
 
     def discard(self, keys: Sequence[tuple[NodeId, ChunkId]], *, round: int) -> None:
         """Give the memory of these pre-copies, (target, chunk), back."""
-        self._discard(keys, round)
+        self._forget(keys)
+        for target, chunk in keys:
+            free(self._ledger, self._emit, target, chunk, round=round)
 
     def discard_lost(self, *, round: int) -> None:
         """The rows of missing chunks come from their source again, into memory that this may take."""
-        self._discard([key for key in self.held if self._ledger.owner(key[1]) is None], round)
+        self.discard([key for key in self.held if self._ledger.owner(key[1]) is None], round=round)
 
     def discard_all(self, *, round: int) -> None:
         """No node comes, goes or is relieved, or other chunks need the room: give all memory back."""
-        self._discard(list(self.held), round)
+        self.discard(list(self.held), round=round)
 
     def discard_at(self, node: NodeId, *, round: int) -> None:
         """The node leaves."""
-        self._discard([(node, chunk) for chunk in sorted(self.at(node))], round)
+        self.discard([(node, chunk) for chunk in sorted(self.at(node))], round=round)
 
     def lose(self, node: NodeId) -> None:
         """The node is gone with everything that it was fetching."""
         self._forget([(node, chunk) for chunk in self.at(node)])
-
-    def _discard(self, keys: Sequence[tuple[NodeId, ChunkId]], round: int) -> None:
-        self._forget(keys)
-        for target, chunk in keys:
-            free(self._ledger, self._emit, target, chunk, round=round)
 
     def _forget(self, keys: Sequence[tuple[NodeId, ChunkId]]) -> None:
         """Forget pre-copies; their copies still have their phase, which tells whether an answer is awaited."""

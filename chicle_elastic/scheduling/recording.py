@@ -34,11 +34,6 @@ from chicle_elastic.values import Decision, Observations
 
 FORMAT = "chicle recording"
 VERSION = 6
-"""Version 1 had the format "chicle story", and events about a single chunk, which are gone. Version 2 had one part,
-without a snapshot and without answers. Version 3 had decisions of policies as numbers of chunks. Both can be read where
-no policy has decided. Version 4 had an order to load for each chunk; its replays differ where a node
-joined, and in the order of the nodes that load. Version 5 had no order to save a checkpoint; its replays differ where a
-job paused."""
 NO_PLACE = "decided what a recording has no place for"
 
 
@@ -92,7 +87,6 @@ class RecordingSink(Protocol):
         """A part begins.
 
         Args:
-            scheduler: The scheduler before the first entry of the part.
             length: Entries of the job's log before this part.
             state: A snapshot of the scheduler; None when it has handled nothing.
         """
@@ -108,8 +102,6 @@ class Recorder:
 
     Args:
         scheduler: Any; policies that it asks itself have to be `RecordedPolicy`, or a replay needs them again.
-        length: Entries of the job's log that the scheduler has handled.
-        state: Snapshot of the scheduler; None when it has handled nothing.
     """
 
     def __init__(

@@ -17,7 +17,6 @@ from chicle_elastic import __version__
 from chicle_elastic.errors import ContractError, ProtocolError, UsageError
 from chicle_elastic.scheduling import codec
 from chicle_elastic.scheduling.effects import Effect
-from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.recording import FORMAT, VERSION, Answer, Header, Line, raised_text
 from chicle_elastic.scheduling.scheduler import Scheduler
@@ -49,13 +48,11 @@ class Replay:
             recording has are taken.
     """
 
-    def __init__(
-        self, recording: Path | str | Iterable[str], policies: Sequence[DecidingPolicy] = (), *, name: str = "recording"
-    ) -> None:
+    def __init__(self, recording: Path | str | Iterable[str], policies: Sequence[DecidingPolicy] = ()) -> None:
         self.num_entries = self.num_parts = 0
         self.notes: list[str] = []  # what a person should know of lines that were left out
         self._recording, self._policies = recording, tuple(policies)
-        self._name = str(recording) if isinstance(recording, str | Path) else name
+        self._name = str(recording) if isinstance(recording, str | Path) else "recording"
         self._scheduler: Scheduler | None = None
         self._index = 0
         self._answering: tuple[_AnsweringPolicy, ...] = ()
@@ -165,21 +162,6 @@ class Replay:
             difference=None if difference is None else f"{difference}{self._remedy()}",
             scheduler=scheduler,
         )
-
-
-def replay(
-    recording: Path | str | Iterable[str], policies: Sequence[DecidingPolicy] = (), *, name: str = "recording"
-) -> Iterator[tuple[Event, list[Effect]]]:
-    """Fold a recording again; arguments as in `Replay`. Raises ProtocolError when the recording cannot be read, or an
-    effect is another one now; the message names the line.
-
-    Yields:
-        Every event with the effects that it has now, which are those that it had then.
-    """
-    for step in Replay(recording, policies, name=name):
-        if step.difference is not None:
-            raise ProtocolError(difference_text(step))
-        yield step.line.event, list(step.effects)
 
 
 def difference_text(step: Step) -> str:

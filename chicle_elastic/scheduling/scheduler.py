@@ -156,13 +156,10 @@ class Scheduler:
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Learn an event. Raises ProtocolError when the event is one that a correct shell can never send; nothing has
-        changed.
+        changed. Returns the effects, to be performed in this order.
 
         Args:
             now: Seconds on a monotonic clock; only reports of durations depend on it.
-
-        Returns:
-            What to do, in this order.
         """
         self._now = now
         self._effects.clear()
@@ -226,7 +223,6 @@ class Scheduler:
             self._begin_leaving(node)
 
     def _let_go(self, node: NodeId) -> None:
-        """A policy lets a node go."""
         self._emit(effects.NoticeNode(node=node))
         self._on_leave_noticed(events.LeaveNoticed(node=node))
 
@@ -347,7 +343,6 @@ class Scheduler:
     # Going on.
 
     def _advance(self) -> None:
-        """Go as far as possible without another event."""
         self._release_leavers()
         if self.state is State.RUNNING:
             self._boundary.load_missing()
@@ -440,7 +435,6 @@ class Scheduler:
             self._emit(effects.SaveCheckpoint(round=self._members.round, iteration=ledger.merged, nodes=nodes))
 
     def _attach_changes(self, nodes: Iterable[NodeId]) -> None:
-        """Tell tasks what they have now."""
         for node in nodes:
             added, removed = self.ledger.take_changes(node)
             if added or removed:
@@ -468,7 +462,6 @@ class Scheduler:
         )
 
     def _report_boundary(self) -> None:
-        """Say what the boundary cost, if anything happened at it."""
         num_ordered = self._boundary.end()
         if num_ordered or self._round_ms:
             total_ms = 1e3 * (self._now - self._boundary_since)

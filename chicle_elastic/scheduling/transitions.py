@@ -104,7 +104,7 @@ class PendingTransitions:
                 by_node[node].take(self._ledger.info(chunk))
         if arriving:
             movable = Movable(self._ledger, [candidate.node for candidate in eligible], ahead)
-            moves = plan.plan_join(movable, eligible, arriving, rng, index=movable)
+            moves = plan.plan_join(movable, eligible, arriving, rng)
             orders += [(move.chunk, move.target) for move in moves]
         for chunk, target in orders:
             self._precopies.order(chunk, target, round=self._members.round)
@@ -115,7 +115,7 @@ class PendingTransitions:
 
     def _eligible(self, ahead: Mapping[ChunkId, NodeId]) -> list[plan.NodeCapacity]:
         """Seats as they will be, with whatever is ahead already counted where it will be."""
-        rows = {node: self._ledger.samples(node) for node in self._ledger.node_chunks}
+        rows = {node: held.owned_rows for node, held in self._ledger.node_chunks.items()}
         for chunk, target in ahead.items():
             owner = self._ledger.owner(chunk)
             if owner is not None:

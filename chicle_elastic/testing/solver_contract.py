@@ -147,7 +147,6 @@ def _require_poisoned(graveyard: dict[ChunkId, Chunk], iteration: int) -> None:
 
 
 def _moved(chunk: Chunk) -> Chunk:
-    """The same chunk in new memory."""
     rows = chunk.rows
     new_rows = (
         CsrRows(rows.indptr.copy(), rows.indices.copy(), rows.values.copy(), rows.num_features)
@@ -174,7 +173,6 @@ def _arrays(chunk: Chunk) -> list[Array]:
 
 
 def _crc(chunk: Chunk) -> int:
-    """Checksum of everything that a solver must not write."""
     crc = zlib.crc32(chunk.targets.tobytes())
     rows = chunk.rows
     parts = [rows.indptr, rows.indices, rows.values] if isinstance(rows, CsrRows) else [rows]

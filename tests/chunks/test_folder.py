@@ -15,32 +15,10 @@ from chicle_elastic.chunks.headers import crc_of
 from chicle_elastic.chunks.views import NO_STATE, StateSpec
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
-from tests.chunks.folders import LABELS, edit_manifest, samples, write_folder
-from tests.chunks.samples import assert_same_chunk, dense
+from tests.chunks.folders import edit_manifest, write_folder
+from tests.chunks.samples import assert_same_chunk
 
 DUALS = StateSpec(outputs=3, width=1, dtype="float64")
-
-
-@pytest.mark.parametrize("is_sparse", [False, True])
-@pytest.mark.parametrize("has_weights", [False, True])
-def test_a_folder_holds_every_row_once(tmp_path: Path, is_sparse: bool, has_weights: bool) -> None:
-    """With its target, weight and number; in a random order."""
-    folder = write_folder(tmp_path / "data", is_sparse=is_sparse, has_weights=has_weights)
-    X, codes, weights = samples()
-    chunks = list(folder)
-    ids = np.concatenate([chunk.row_ids for chunk in chunks])
-    assert sorted(ids) == list(range(100)) != ids.tolist()
-    assert (len(folder), folder.num_rows, folder.classes) == (len(chunks), 100, LABELS)
-    assert len(chunks) > 3
-    for chunk in chunks:
-        assert np.array_equal(dense(chunk), X[chunk.row_ids])
-        assert np.array_equal(chunk.targets, codes[chunk.row_ids])
-        assert (chunk.weights is not None) == has_weights
-        assert chunk.weights is None or np.array_equal(chunk.weights, weights[chunk.row_ids])
-    schema = folder.schema
-    assert (schema.kind, schema.dtype) == ("csr" if is_sparse else "dense", "float32")
-    assert (schema.num_features, schema.num_classes, schema.target_dtype) == (6, 3, "int32")
-    folder.verify()
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

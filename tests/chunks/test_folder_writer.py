@@ -32,9 +32,12 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("has_weights", [False, True])
 @pytest.mark.parametrize("memory_bytes", [3_000, MIB], ids=["through files", "in memory"])
-def test_blocks_become_a_folder_with_every_row(tmp_path: Path, is_sparse: bool, memory_bytes: int) -> None:
-    """Rows keep the number in which they came; the classes are known at the end only."""
+def test_blocks_become_a_folder_with_every_row_once(
+    tmp_path: Path, is_sparse: bool, has_weights: bool, memory_bytes: int
+) -> None:
+    """In a random order, with the number in which they came; the classes are known at the end only."""
     X, codes, weights = samples()
     kept = np.array([7.0, -3.0, 5.0])[codes]
     rows = rows_of(sparse.csr_matrix(X) if is_sparse else X)
@@ -42,25 +45,31 @@ def test_blocks_become_a_folder_with_every_row(tmp_path: Path, is_sparse: bool, 
         tmp_path / "data",
         kind="csr" if is_sparse else "dense",
         dtype="float32",
-        has_weights=True,
+        has_weights=has_weights,
         memory_bytes=memory_bytes,
         chunk_bytes=500,
     ) as writer:
         for block in blocks(100, 13):
-            writer.add(slice_rows(rows, block.start, block.stop), kept[block], weights[block])
+            part = slice_rows(rows, block.start, block.stop)
+            writer.add(part, kept[block], weights[block] if has_weights else None)
         assert names_in(tmp_path) != ["data"]
         folder = writer.finish(
             classes=np.array([-3, 5, 7]), recode=lambda kept: np.searchsorted([-3, 5, 7], kept).astype(np.int32)
         )
     assert names_in(tmp_path) == ["data"]
     assert names_in(folder.path) == [*(folder.file(ChunkId(i)).name for i in range(len(folder))), "manifest.json"]
-    assert folder.classes == (-3, 5, 7)
     folder.verify()
-    for chunk in folder:
+    chunks, schema = list(folder), folder.schema
+    ids = np.concatenate([chunk.row_ids for chunk in chunks])
+    assert sorted(ids) == list(range(100)) != ids.tolist()
+    assert (len(folder), folder.num_rows, folder.classes) == (len(chunks), 100, (-3, 5, 7))
+    assert (schema.kind, schema.dtype) == ("csr" if is_sparse else "dense", "float32")
+    assert (schema.num_features, schema.num_classes, schema.target_dtype) == (6, 3, "int32")
+    for chunk in chunks:
         assert np.array_equal(dense(chunk), X[chunk.row_ids])
         assert np.array_equal(np.array(folder.classes)[chunk.targets], kept[chunk.row_ids])
-        assert chunk.weights is not None
-        assert np.array_equal(chunk.weights, weights[chunk.row_ids])
+        assert (chunk.weights is not None) == has_weights
+        assert chunk.weights is None or np.array_equal(chunk.weights, weights[chunk.row_ids])
 
 
 @pytest.mark.parametrize("memory_bytes", [3_000, MIB])

@@ -38,19 +38,12 @@ def joined(blocks: Sequence[Block]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class DataSet:
-    """All chunks of a folder, rows back in the order of the files they came from.
+    """All chunks of a folder, rows back in the order of the files they came from."""
 
-    Attributes:
-        X: ndarray of shape (num_rows, num_features).
-        y: ndarray of shape (num_rows,).
-        weights: ndarray of shape (num_rows,), or None.
-        order: Row ids in the order of the chunks.
-    """
-
-    X: Array
-    y: Array
-    weights: Array | None
-    order: Array
+    X: Array  # ndarray of shape (num_rows, num_features)
+    y: Array  # ndarray of shape (num_rows,)
+    weights: Array | None  # ndarray of shape (num_rows,), or None
+    order: Array  # row ids in the order of the chunks
 
 
 def read_back(folder: ChunkFolder) -> DataSet:

@@ -1,6 +1,5 @@
 """The algorithm can be asked for: the paper's on any number of tasks, and Newton's method where it is not chosen."""
 
-import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 

@@ -80,9 +80,6 @@ class Chaos:
         scheduled_faults: Faults at named steps.
         outages: Of the store and of links.
         say: Takes a line for every strike.
-
-    Attributes:
-        struck: How often each kind struck at which step, for strikes that come from here and not from a script.
     """
 
     def __init__(
@@ -93,6 +90,7 @@ class Chaos:
         outages: Iterator[Outage],
         say: Callable[[str], object],
     ) -> None:
+        # how often each kind struck at which step, for strikes that come from here and not from a script
         self.struck: Struck = Counter()
         self._nodes, self._rng, self._say = nodes, rng, say
         self._armed: dict[str, tuple[Fault, float]] = {}

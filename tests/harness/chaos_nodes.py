@@ -32,20 +32,13 @@ and no agent that dials it reaches itself."""
 
 
 class ChaosNode:
-    """One node.
-
-    Attributes:
-        name: Its name; no other node of the job ever has it.
-        is_doomed: It was killed or is under notice: it is not expected at the end.
-        was_killed: Its exit code means nothing.
-        wakes_s: When it is to go on, on the monotonic clock; None while it is not stopped.
-    """
+    """One node."""
 
     def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
-        self.name = name
-        self.is_doomed = False
-        self.was_killed = False
-        self.wakes_s: float | None = None
+        self.name = name  # its name; no other node of the job ever has it
+        self.is_doomed = False  # it was killed or is under notice: it is not expected at the end
+        self.was_killed = False  # its exit code means nothing
+        self.wakes_s: float | None = None  # when it is to go on, on the monotonic clock; None while it is not stopped
         self._tail = EventTail(folder, name)
         self._last: dict[str, dict[str, Any]] = {}
         self._output = folder / f"{name}.out"

@@ -41,34 +41,21 @@ GAP_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """What one task says of one chunk in one merged iteration.
+    """What one task says of one chunk in one merged iteration."""
 
-    Attributes:
-        node: Of the task.
-        chunk: The chunk.
-        rows: Rows processed.
-        before: Version of the state before, as (round, iteration).
-        after: Version after; its iteration is the merged one.
-    """
-
-    node: str
-    chunk: int
-    rows: int
-    before: Version
-    after: Version
+    node: str  # of the task
+    chunk: int  # the chunk
+    rows: int  # rows processed
+    before: Version  # version of the state before, as (round, iteration)
+    after: Version  # version after; its iteration is the merged one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything that was written down. Values as JSON has them, so that a test can falsify them.
+    """Everything that was written down. Values as JSON has them, so that a test can falsify them."""
 
-    Attributes:
-        events: Of all nodes, each node's in its order.
-        outcomes: Of the tasks that stayed to the end.
-    """
-
-    events: Sequence[Mapping[str, Any]]
-    outcomes: Sequence[Mapping[str, Any]]
+    events: Sequence[Mapping[str, Any]]  # of all nodes, each node's in its order
+    outcomes: Sequence[Mapping[str, Any]]  # of the tasks that stayed to the end
 
     @classmethod
     def read(cls, folder: Path) -> "Evidence":

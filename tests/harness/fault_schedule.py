@@ -36,24 +36,16 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledFault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        action: What strikes.
-        step: Where.
-        victim: Whom.
-        cause: Why the victim comes there. A leaver causes its own notice, a newcomer its own join, and where the next
-            lead is the victim it is the lead that is killed.
-        where: Values that the step has to come with.
-        occurrence: The step has to be reached so often.
-    """
-
-    action: str
-    step: str
-    victim: Victim
+    action: str  # what strikes
+    step: str  # where
+    victim: Victim  # whom
+    # why the victim comes there. A leaver causes its own notice, a newcomer its own join, and where the next lead is
+    # the victim it is the lead that is killed.
     cause: Cause
-    where: Mapping[str, Any] = field(default_factory=dict)
-    occurrence: int = 1
+    where: Mapping[str, Any] = field(default_factory=dict)  # values that the step has to come with
+    occurrence: int = 1  # the step has to be reached so often
 
 
 _APPENDED = "log.appended"

@@ -55,25 +55,16 @@ HEARD = "link.heard"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What strikes, and when.
+    """What strikes, and when."""
 
-    Attributes:
-        name: Unique among all faults of a node.
-        node: Which node.
-        step: One of `steps.FAULT_POINTS`.
-        action: One of `ACTIONS`.
-        occurrence: How often the step is reached until it strikes, from 1 on.
-        where: Values that the step has to come with, e.g. {"event": "ChunksCopied"}.
-        seconds: How long `stop`, `delay` and `part` take.
-    """
-
-    name: str
-    node: str
-    step: str
-    action: str
-    occurrence: int = 1
+    name: str  # unique among all faults of a node
+    node: str  # which node
+    step: str  # one of `steps.FAULT_POINTS`
+    action: str  # one of `ACTIONS`
+    occurrence: int = 1  # how often the step is reached until it strikes, from 1 on
+    # values that the step has to come with, e.g. {"event": "ChunksCopied"}.
     where: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 1.0
+    seconds: float = 1.0  # how long `stop`, `delay` and `part` take
 
     def __post_init__(self) -> None:
         if self.step not in fault_points.FAULT_POINTS:

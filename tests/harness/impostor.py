@@ -17,15 +17,12 @@ class Impostor:
         address: "tcp://host:port" or "unix:@name".
         script: Called with each connection; the end of the connection ends it (`OSError` and `ChicleError` are what
             it sees when the other side hangs up first).
-
-    Attributes:
-        address: Where it listens.
     """
 
     def __init__(self, address: str, script: Callable[[socket.socket], None]) -> None:
         is_unix = address.startswith("unix:")
         self._listener = addresses.listen_unix(address) if is_unix else addresses.listen_tcp(address)
-        self.address = address if is_unix else addresses.bound_tcp(self._listener)
+        self.address = address if is_unix else addresses.bound_tcp(self._listener)  # where it listens
         self._script = script
         self._current: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="impostor")

@@ -72,15 +72,10 @@ class PacedSolver(Solver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedTrainer(Trainer):
-    """Its model counts iterations.
+    """Its model counts iterations."""
 
-    Attributes:
-        costs: Of all nodes; later ones of a node take the place of earlier ones.
-        noise: Relative standard deviation of the time of an iteration.
-    """
-
-    costs: tuple[Cost, ...]
-    noise: float
+    costs: tuple[Cost, ...]  # of all nodes; later ones of a node take the place of earlier ones
+    noise: float  # relative standard deviation of the time of an iteration
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros."""

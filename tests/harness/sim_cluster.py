@@ -22,12 +22,11 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.events import Acknowledgement
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder
-from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.values import ChunkInfo, TaskReport, TrainingState
 from tests.harness.sim_faults import FaultInjector, FaultProfile, RandomPolicy
 from tests.harness.sim_truth import SimCopy, SimNode, Truth, ViolationError
-from tests.harness.text_sink import TextSink
+from tests.harness.text_sink import TextSink, replay
 
 MAX_EVENTS = 4000
 NUM_CALM_LAPS = 2
@@ -45,9 +44,6 @@ class SimCluster:
         make_scheduler: Builds the scheduler under test; tests break it on purpose.
         is_recorded: Keep the recording, so that it can be replayed.
         tell: Takes lines for a person.
-
-    Attributes:
-        happened: How often each kind of thing happened, for tests that ask whether their faults struck.
     """
 
     def __init__(
@@ -70,6 +66,7 @@ class SimCluster:
         asked = [RecordedPolicy(policy) for policy in self.policies] if is_recorded else self.policies
         self.scheduler = make_scheduler(self.settings, asked)
         self.recording: list[str] = []
+        # how often each kind of thing happened, for tests that ask whether their faults struck
         self.happened: Counter[str] = Counter()
         self.num_failures: Counter[ChunkId] = Counter()
         self.now_s = 0.0
@@ -182,7 +179,7 @@ class SimCluster:
 
         self._at(arrival_s, say)
 
-    # Performing effects: an `EffectHandler`.
+    # Performing effects.
 
     def form_round(self, effect: effects.FormRound) -> None:
         """Nodes say what they hold, and the round is formed later."""

@@ -33,23 +33,14 @@ MAX_MERGED = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultProfile:
-    """What may happen in a history.
+    """What may happen in a history."""
 
-    Attributes:
-        is_graceful: No node is lost and nothing fails.
-        num_faults: Budget of things that strike.
-        fault_chance: Of one of them after any event.
-        failure_chance: Of a load or copy to fail, before the weather calms down.
-        has_inventories: Nodes report what they hold at each round, and come back with what they held when cut off.
-        has_policies: Policies are asked at boundaries.
-    """
-
-    is_graceful: bool
-    num_faults: int
-    fault_chance: float
-    failure_chance: float
-    has_inventories: bool
-    has_policies: bool
+    is_graceful: bool  # no node is lost and nothing fails
+    num_faults: int  # budget of things that strike
+    fault_chance: float  # of one of them after any event
+    failure_chance: float  # of a load or copy to fail, before the weather calms down
+    has_inventories: bool  # nodes report what they hold at each round, and come back with what they held when cut off
+    has_policies: bool  # policies are asked at boundaries
 
     @classmethod
     def draw(cls, rng: random.Random) -> "FaultProfile":

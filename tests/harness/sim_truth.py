@@ -23,52 +23,30 @@ class ViolationError(AssertionError):
 
 @dataclass(slots=True)
 class SimCopy:
-    """A chunk in the memory of a node.
+    """A chunk in the memory of a node."""
 
-    Attributes:
-        is_whole: False while bytes still arrive.
-        counter: Merged iterations that its state has seen.
-        version: What the node would report.
-    """
-
-    is_whole: bool = False
-    counter: int = 0
-    version: StateVersion = NEVER
+    is_whole: bool = False  # false while bytes still arrive
+    counter: int = 0  # merged iterations that its state has seen
+    version: StateVersion = NEVER  # what the node would report
 
 
 @dataclass(slots=True)
 class SimNode:
-    """A virtual node.
+    """A virtual node."""
 
-    Attributes:
-        name: Its id.
-        capacity_bytes: Memory for chunks.
-        copies: What it holds.
-        attached: What its task was told of.
-        life: Counts how often it joined.
-        is_alive: False from the moment it dies, whichever nodes know.
-        is_present: The scheduler was told that it joined, and neither told that it was lost nor released it.
-        is_noticed: The scheduler was told that it has to leave.
-        is_known: The scheduler was told what it holds in this life.
-        joined_round: Round that was current or asked for when it joined.
-        destroyed: Chunks that it lost without dying, and did not report so yet.
-        is_due: The scheduler was told that it cannot wait for rows to travel ahead.
-        has_model: The scheduler was told of an iteration that its task has merged.
-    """
-
-    name: NodeId
-    capacity_bytes: int | None
-    copies: dict[ChunkId, SimCopy] = field(default_factory=dict)
-    attached: set[ChunkId] = field(default_factory=set)
-    life: int = 0
-    is_alive: bool = True
-    is_present: bool = False
-    is_noticed: bool = False
-    is_known: bool = True
-    joined_round: int = 0
-    destroyed: set[ChunkId] = field(default_factory=set)
-    is_due: bool = False
-    has_model: bool = False
+    name: NodeId  # its id
+    capacity_bytes: int | None  # memory for chunks
+    copies: dict[ChunkId, SimCopy] = field(default_factory=dict)  # what it holds
+    attached: set[ChunkId] = field(default_factory=set)  # what its task was told of
+    life: int = 0  # counts how often it joined
+    is_alive: bool = True  # false from the moment it dies, whichever nodes know
+    is_present: bool = False  # the scheduler was told that it joined, and neither told that it was lost nor released it
+    is_noticed: bool = False  # the scheduler was told that it has to leave
+    is_known: bool = True  # the scheduler was told what it holds in this life
+    joined_round: int = 0  # round that was current or asked for when it joined
+    destroyed: set[ChunkId] = field(default_factory=set)  # chunks that it lost without dying, and did not report so yet
+    is_due: bool = False  # the scheduler was told that it cannot wait for rows to travel ahead
+    has_model: bool = False  # the scheduler was told of an iteration that its task has merged
 
 
 @dataclass(slots=True)
@@ -486,24 +464,24 @@ class Truth:
         """
         if not ledger.num_chunks:
             return
+        self._require(ledger.num_chunks == len(self.infos), "no chunk is forgotten", f"{ledger.num_chunks} are known")
         for node in self.present():
             if node.is_alive and node.is_known and not ledger.node_chunks[node.name].is_closing:
-                used, booked = self.used_bytes(node), ledger.used_bytes(node.name)
+                used, booked = self.used_bytes(node), ledger.node_chunks[node.name].used_bytes
                 if used > booked:
                     raise ViolationError(f"the book counts all memory: {node.name} uses {used} bytes, booked {booked}")
-        replayed = ledger.replayed
-        for chunk in self.infos:
-            owner = ledger.owner(chunk)
+        for account in ledger.accounts():
+            chunk, owner, processed = account.chunk, account.owner, sum(account.iterations.values())
             if owner is not None:
                 node = self.nodes[owner]
                 if node.is_alive and node.is_known and not self._has_whole(node, chunk):
                     raise ViolationError(f"an owner holds its chunk: chunk {chunk} on {owner}")
-            if ledger.processed(chunk) != self.processed[chunk]:
+            if processed != self.processed[chunk]:
                 raise ViolationError(
                     f"the ledger counts iterations: chunk {chunk} was processed {self.processed[chunk]} times, booked "
-                    f"{ledger.processed(chunk)}"
+                    f"{processed}"
                 )
-            if replayed.get(chunk, 0) < self.restarts[chunk]:
+            if account.replays < self.restarts[chunk]:
                 raise ViolationError(f"restarts are written down: chunk {chunk} was restarted {self.restarts[chunk]}x")
 
     def _require(self, condition: bool, rule: str, what: object) -> None:

@@ -1,13 +1,15 @@
 """Reads the imports of the product and finds what stands on the wrong floor (docs/design 3).
 
-    5  estimators, torchx_components        2  solvers, store, transports, monitoring
-    4  cli over cluster                     1  chunks, scheduling, policies, resources
-    3  runtime                              0  errors, ids, values, clock, cgroups, settings, waits ...
+    5.2  torchx_components        2.2  solvers (linear models and networks)
+    5.1  cli                      2.1  monitoring
+    5.0  estimators               2.0  store, transports
+    4    cluster                  1    chunks, scheduling, policies, resources
+    3    runtime                  0    errors, ids, values, clock, cgroups, settings, waits ...
 
 The public face (`chicle_elastic/__init__.py`) stands above all: its names come from every floor, lazily. The product
 takes nothing from it but the version.
 
-The large floors have rooms, each with a level of its own (`ROOMS`): 4.0 `cluster.net` is below 4.3 `cluster.agent`. A
+The large folders have rooms, each with a level of its own (`ROOMS`): 4.0 `cluster.net` is below 4.2 `cluster.agent`. A
 file imports only from lower floors, from lower rooms of its floor or from its own room, and no files import each other
 in a circle. `testing` stands above the cluster, and no file of the product imports it. "Lazily" means inside a function
 or under `if TYPE_CHECKING`: such an import costs nothing at start, but it is a dependency like any other and so has to
@@ -24,20 +26,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-FLOOR_OF_FOLDER = {
-    "chunks": 1,
-    "scheduling": 1,
-    "policies": 1,
-    "resources": 1,
-    "solvers": 2,
-    "store": 2,
-    "transports": 2,
-    "monitoring": 2,  # and not 3: the runtime writes its records
-    "runtime": 3,
-    "testing": 5,
-    "cluster": 4,
-    "cli": 4,  # above all rooms of the cluster, whose store it asks (`CLI`)
+FOLDERS = {
+    "chunks": (1, 0),
+    "scheduling": (1, 0),
+    "policies": (1, 0),
+    "resources": (1, 0),
+    "store": (2, 0),
+    "transports": (2, 0),
+    "monitoring": (2, 1),  # below the runtime, which writes its records
+    "solvers": (2, 2),
+    "runtime": (3, 0),
+    "cluster": (4, 0),
+    "testing": (5, 0),
+    "estimators": (5, 0),
+    "cli": (5, 1),
+    "torchx_components": (5, 2),  # its components start the commands
 }
+"""Floor and level of each folder."""
+WITH_LEVELS = (2, 5)  # floors whose folders stand one above the other
 ROOMS = {
     "runtime": (
         ("training", "collectives"),
@@ -137,7 +143,7 @@ class Place:
     Attributes:
         folder: "chunks", "estimators", "cluster.net", ...; for the files of floor 0 their own name.
         floor: 0 to 5, and 6 for the public face.
-        level: Of the room on its floor; 0 where the floor has none.
+        level: Of the room or folder on its floor; 0 where the floor has none.
     """
 
     folder: str
@@ -152,28 +158,26 @@ class Place:
     @property
     def label(self) -> str:
         """As messages say it: "floor 2", "floor 4.1"."""
-        return f"floor {self.floor}.{self.level}" if self.folder in LEVEL_OF_ROOM else f"floor {self.floor}"
-
-
-CLI = Place("cli", 4, 9)
+        has_level = self.folder in LEVEL_OF_ROOM or self.floor in WITH_LEVELS
+        return f"floor {self.floor}.{self.level}" if has_level else f"floor {self.floor}"
 
 
 def place_of(module: str) -> Place | None:
     """Where the product's module stands; None for a module that has no floor yet."""
     parts = module.split(".")
     if parts[0] in TOP_FOLDERS:
-        return Place(parts[0], 5)
+        return Place(parts[0], *FOLDERS[parts[0]])
     if module == FACE:
         return Place("the public face", 6)
     below = parts[1]
     if below in ROOMS and len(parts) > 2:
         room = f"{below}.{parts[2]}"
-        return Place(room, FLOOR_OF_FOLDER[below], LEVEL_OF_ROOM[room]) if room in LEVEL_OF_ROOM else None
-    if below in FLOOR_OF_FOLDER:
-        return CLI if below == "cli" else Place(below, FLOOR_OF_FOLDER[below])
+        return Place(room, FOLDERS[below][0], LEVEL_OF_ROOM[room]) if room in LEVEL_OF_ROOM else None
+    if below in FOLDERS:
+        return Place(below, *FOLDERS[below])
     if below in FLOOR_0_FILES:
         return Place(below, 0)
-    return {"__main__": CLI, "launch": Place("launch", 5)}.get(below)
+    return Place("cli", *FOLDERS["cli"]) if below in ("__main__", "launch") else None
 
 
 def module_of(path: str) -> str:

@@ -95,8 +95,8 @@ def test_the_files_of_every_package_are_looked_at() -> None:
 BROKEN = """
 chunks/bad.py | from chicle_elastic.solvers import base | floor 1 and imports chicle_elastic.so
 chunks/bad.py | from chicle_elastic.scheduling.plan import x | from floor 1
-chunks/bad.py | from ..store import arena | from floor 2
-chunks/bad.py | def f(): import chicle_elastic.runtime.training.uni_task | from floor 3
+chunks/bad.py | from ..store import arena | from floor 2.0
+chunks/bad.py | def f(): import chicle_elastic.runtime.training.uni_task | from floor 3.0
 chunks/bad.py | from chicle_elastic import values, store | imports chicle_elastic.store
 chunks/bad.py | from chicle_elastic import Job | from floor 6
 chunks/bad.py | import scipy.sparse | lazily scipy
@@ -104,9 +104,14 @@ chunks/bad.py | class A: import scipy.sparse | lazily scipy
 store/__init__.py | from ..cluster import agent | from floor 4
 errors.py | import chicle_elastic.chunks.views | from floor 1
 errors.py | import numpy | floor 0 imports numpy
-runtime/training/bad.py | import estimators | from floor 5
+runtime/training/bad.py | import estimators | from floor 5.0
+monitoring/bad.py | from chicle_elastic.solvers import base | from floor 2.2
+solvers/bad.py | def f(): from chicle_elastic.runtime import task | from floor 3
+cluster/agent/bad.py | import estimators | from floor 5.0
+../estimators/bad.py | def f(): from chicle_elastic.cli import main | from floor 5.1
+cli/bad.py | import torchx_components | from floor 5.2
 runtime/training/bad.py | from chicle_elastic.testing import virtual_clock | testing is for tests only
-../estimators/bad.py | import torchx_components | from floor 5
+../estimators/bad.py | import torchx_components | from floor 5.2
 ../estimators/bad.py | def f(): import chicle_elastic | from floor 6
 __init__.py | from chicle_elastic.policies.base import Policy | at once
 misc/bad.py | | has no floor

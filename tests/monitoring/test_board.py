@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from chicle_elastic.errors import MissingExtraError, UsageError
 from chicle_elastic.monitoring import board_pages, pictures
-from chicle_elastic.monitoring.board_texts import PAGE_LINES, Journal
+from chicle_elastic.monitoring.board_pages import PAGE_LINES, Journal
 from chicle_elastic.monitoring.board_values import LAYOUT, plain_parameters
 from chicle_elastic.monitoring.chunk_map import SLOW, draw_map
 from chicle_elastic.monitoring.cluster_board import options_of
@@ -63,9 +66,18 @@ def read_back(folder: Path) -> EventAccumulator:
 
 
 def text_of(event: Any) -> str:
-    """Of a text."""
+    """The words of a text."""
     found: str = event.tensor_proto.string_val[0].decode()
     return found
+
+
+def texts_shown(board: EventAccumulator) -> dict[int, str]:
+    """What the Text tab shows: of a step what was written last, and nothing of later steps once they go back."""
+    shown: dict[int, str] = {}
+    for event in board.Tensors("events"):
+        shown = {step: text for step, text in shown.items() if step < event.step}
+        shown[event.step] = text_of(event)
+    return shown
 
 
 def test_a_curve_ends_when_its_node_leaves(tmp_path: Path) -> None:
@@ -74,6 +86,7 @@ def test_a_curve_ends_when_its_node_leaves(tmp_path: Path) -> None:
     board = written(tmp_path, [make_record(number, nodes) for number, nodes in enumerate(rounds, 1)])
     assert [(event.step, event.value) for event in board.Scalars("chunks/n1")] == [(1, 4), (2, 0), (4, 4)]
     assert [(event.step, event.value) for event in board.Scalars("seconds/n1")] == [(1, 1.0), (4, 1.0)]
+    assert [event.value for event in board.Scalars("job/num_tasks")] == [2, 1, 1, 2]
     assert text_of(board.Tensors("members")[-1]).splitlines()[2:] == [
         "| node | from iteration | to iteration |",
         "| --- | --- | --- |",
@@ -221,7 +234,8 @@ def test_durations_of_boundaries_are_scalars_and_not_in_the_journal(tmp_path: Pa
     assert boundary_ms_of("n1 joins") is None
     board = written(tmp_path, [make_record(3, ["n0"], events=(line, "n1 joins"))])
     assert [event.value for event in board.Scalars("job/boundary_ms")] == [12.5]
-    assert text_of(board.Tensors("events")[-1]) == "- n1 joins"
+    assert texts_shown(board) == {3: "- n1 joins"}
+    assert board.SummaryMetadata("events").plugin_data.plugin_name == "text"
     assert text_of(board.Tensors("journal/page_001")[-1]).splitlines()[2:] == ["| 3 | n1 joins |"]
 
 
@@ -336,7 +350,7 @@ def test_without_matplotlib_everything_but_the_pictures_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is optional."""
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     board = written(tmp_path, [make_record(1, ["n0"])])
     assert board.Tags()["images"] == []
     assert "model/objective" in board.Tags()["scalars"]
@@ -358,3 +372,68 @@ def test_a_change_names_a_few_members_and_counts_many() -> None:
     assert transition.words() == "n1 leaves: round 2 of n0, stalled for 7 ms"
     many = dataclasses.replace(transition, members=tuple(names(64)))
     assert many.words() == "n1 leaves: round 2 of 64 nodes, stalled for 7 ms"
+
+
+def test_what_policies_have_set_is_shown_apart(tmp_path: Path) -> None:
+    """Beside the figures of the model, from the iteration on in which it held."""
+    figures = ({"loss": 2.0}, {"loss": 1.0, "parameters.learning_rate": 0.5})
+    board = written(tmp_path, [make_record(number, [], figures=found) for number, found in enumerate(figures, 1)])
+    assert [(event.step, event.value) for event in board.Scalars("parameters/learning_rate")] == [(2, 0.5)]
+    assert [(event.step, event.value) for event in board.Scalars("model/loss")] == [(1, 2.0), (2, 1.0)]
+
+
+def test_a_change_of_the_membership_has_its_phases(tmp_path: Path) -> None:
+    """And of a time to whole that alone, with its reason."""
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.write_transition(make_transition())
+        writer.write_transition(dataclasses.replace(make_transition(), whole_ms=250.0))
+    board = read_back(tmp_path)
+    found = {tag: [(event.step, event.value) for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
+    phases = ("detect", "ahead", "pause", "rendezvous", "move", "group", "first", "stall", "whole")
+    times_ms = (0.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 250.0)
+    assert found == {f"transition/{phase}_ms": [(1, ms)] for phase, ms in zip(phases, times_ms, strict=True)}
+    lines = "- n1 leaves: round 2 of n0, stalled for 7 ms\n- n1 leaves: all samples are back after 250 ms"
+    assert texts_shown(board) == {1: lines}
+
+
+def test_no_text_is_hidden_by_another_one_of_its_step(tmp_path: Path) -> None:
+    """Whoever wrote it and in whichever order; a step that goes back is written with the latest one."""
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.add(1, {"a": 1.0}, unix_s=1.0, texts=["first", "second"])
+        writer.add(1, {"a": 2.0}, unix_s=2.0, texts=["third"])
+        writer.add(2, {"a": 3.0}, unix_s=3.0, texts=["fourth"])
+        writer.add(1, {"a": 4.0}, unix_s=4.0, texts=["late"])
+        writer.add(2, {}, unix_s=5.0, texts=["fifth"])
+        writer.add(3, {}, unix_s=6.0, texts=["sixth"])
+    board = read_back(tmp_path)
+    assert texts_shown(board) == {
+        1: "- first\n- second\n- third",
+        2: "- fourth\n- late\n- fifth",
+        3: "- sixth",
+    }
+    assert [event.step for event in board.Scalars("a")] == [1, 1, 2, 1]
+
+
+def test_a_folder_that_cannot_be_made_names_the_argument(tmp_path: Path) -> None:
+    """Here a file is in the way."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"logdir='.*file/run' cannot be made \(Not a directory\)"):
+        TensorBoardWriter(tmp_path / "file" / "run")
+
+
+def test_writing_loads_neither_torch_nor_tensorflow(tmp_path: Path) -> None:
+    """The tensorboard package alone is enough, and fast to import."""
+    program = (
+        "import sys\nfrom chicle_elastic.monitoring.tensorboard import TensorBoardWriter\n"
+        f"TensorBoardWriter({str(tmp_path)!r}).close()\nprint(sorted({{'torch', 'tensorflow'}} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is left on disk."""
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
+    with pytest.raises(MissingExtraError, match=r"logdir= needs .*pip install 'chicle-elastic\[tensorboard\]'"):
+        TensorBoardWriter(tmp_path / "run")
+    assert not list(tmp_path.iterdir())

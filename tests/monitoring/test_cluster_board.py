@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring import cluster_board, pictures
 from chicle_elastic.monitoring.cluster_board import BOARD_FOLDER, ClusterBoard
-from tests.monitoring.test_tensorboard import texts_shown
+from tests.monitoring.test_board import texts_shown
 from tests.timeouts import timeout_s
 
 STARTED_UNIX_S = 1.7e9

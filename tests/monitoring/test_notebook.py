@@ -17,7 +17,7 @@ CELLS = {
     "wait": "from chicle_elastic.waits import tell\ntell('it takes long')",
     "bar": (
         "import sys\nfrom chicle_elastic.clock import MonotonicClock\n"
-        "from chicle_elastic.monitoring.notebook_bar import NotebookBar\n"
+        "from chicle_elastic.monitoring.progress import NotebookBar\n"
         "from chicle_elastic.monitoring.progress import FitProgress\n"
         "bar = FitProgress(sys.stdout, MonotonicClock(), label='<b>', max_iterations=80, place=NotebookBar())\n"
         "for record in history: bar.update(record)\n"
@@ -25,7 +25,7 @@ CELLS = {
         "bar.finish()"
     ),
     "transitions": (
-        "from tests.monitoring.test_transition_table import make_transition\n"
+        "from tests.monitoring.test_records import make_transition\n"
         "history.note(make_transition())\nhistory.transitions"
     ),
 }

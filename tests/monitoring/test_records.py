@@ -1,11 +1,18 @@
-"""Records and histories: columns, tables, and what survives a pickle."""
+"""Records, histories, changes of the membership and ledgers: columns, tables, and what survives a pickle."""
+
+import pickle
 
 import pandas as pd
 import pytest
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.monitoring.history import History
-from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.history import History, TransitionTable
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.values import ChunkAccount
+
+A, B = NodeId("a"), NodeId("b")
 
 
 def make_history(num_iterations: int = 4) -> History:
@@ -93,3 +100,78 @@ def test_a_figure_cannot_take_the_name_of_a_column(name):
     """Otherwise one of the two would be hidden."""
     with pytest.raises(UsageError, match=f"figures named .*{name}"):
         IterationRecord(iteration=1, epochs=1.0, time_s=0.1, num_tasks=1, samples=10, figures={name: 1.0})
+
+
+def make_transition(**fields: object) -> Transition:
+    """A join."""
+    times = dict.fromkeys(
+        ("detect_ms", "ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms"), 1.5
+    )
+    given = {"iteration": 7, "round": 2, "members": ("n0", "n1"), "reasons": ("n1 joins", "n2 leaves")}
+    return Transition(**{**given, **times, "detect_ms": 0.0, "stall_ms": 12.25, **fields})
+
+
+def test_changes_of_the_membership_are_the_tuple_that_they_were() -> None:
+    """Equal, sliced, pickled."""
+    one, other = make_transition(), make_transition(round=3)
+    table = TransitionTable([one, other])
+    assert table == (one, other)
+    assert table[1:] == (other,)
+    assert pickle.loads(pickle.dumps(table)) == table
+    assert isinstance(pickle.loads(pickle.dumps(table)), TransitionTable)
+
+
+def test_columns_of_changes_are_plain_values_for_a_data_frame() -> None:
+    """One row per change; an empty table has the columns."""
+    frame = pd.DataFrame(TransitionTable([make_transition(), make_transition(stall_ms=None)]).to_dict())
+    assert frame.loc[0, "reasons"] == "n1 joins; n2 leaves"
+    assert frame.loc[0, "members"] == "n0, n1"
+    assert frame["stall_ms"].isna().tolist() == [False, True]
+    assert pd.DataFrame(TransitionTable().to_dict()).columns.tolist() == frame.columns.tolist()
+
+
+def test_a_notebook_shows_what_changed_first_and_no_phase_that_never_took_time() -> None:
+    """Text is escaped."""
+    shown = TransitionTable([make_transition(reasons=("<n1> joins",))])._repr_html_()
+    heads = shown.partition("</thead>")[0]
+    assert heads.index("reasons") < heads.index("stall_ms") < heads.index("move_ms")
+    assert "detect_ms" not in heads
+    assert "&lt;n1&gt; joins" in shown
+
+
+def make_ledger() -> JobLedger:
+    """Two chunks: one stayed, one moved and was started afresh."""
+    return JobLedger(
+        [
+            ChunkAccount(chunk=ChunkId(1), rows=5, owner=B, iterations={A: 2, B: 3}, replays=1),
+            ChunkAccount(chunk=ChunkId(0), rows=7, owner=A, iterations={A: 6}, replays=0),
+        ]
+    )
+
+
+def test_a_ledger_is_a_sequence_by_chunk() -> None:
+    """Slices are ledgers, equal ones compare equal, and a pickle is one."""
+    ledger = make_ledger()
+    assert [account.chunk for account in ledger] == [0, 1]
+    assert ledger[1].owner == B
+    assert ledger[:1] == JobLedger([ledger[0]])
+    assert pickle.loads(pickle.dumps(ledger)) == ledger
+    assert len(ledger) == 2
+
+
+def test_columns_of_a_ledger_have_a_count_for_every_node() -> None:
+    """0 where it never had the chunk."""
+    assert make_ledger().to_dict() == {
+        "chunk": [0, 1],
+        "rows": [7, 5],
+        "owner": ["a", "b"],
+        "replays": [0, 1],
+        "iterations.a": [6, 2],
+        "iterations.b": [0, 3],
+    }
+
+
+def test_a_ledger_says_in_a_line_what_happened() -> None:
+    """Moved is what more than one node has processed."""
+    assert repr(make_ledger()) == "JobLedger(2 chunks, 12 samples, 2 nodes, 1 chunks moved, 1 replayed)"
+    assert make_ledger().replayed == {1: 1}

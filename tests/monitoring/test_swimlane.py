@@ -199,11 +199,10 @@ def test_an_empty_history_is_refused(draw):
         draw(History())
 
 
-@pytest.mark.parametrize("draw", [swimlane.draw, swimlane_text.render])
-def test_an_unknown_figure_is_refused_by_name(draw):
+def test_an_unknown_column_is_refused_by_name():
     """With the names there are."""
     with pytest.raises(UsageError, match=r"no column 'gap'; it has .*duality_gap"):
-        draw(make_history(), figure_name="gap")
+        make_history().column("gap")
 
 
 @pytest.mark.parametrize(

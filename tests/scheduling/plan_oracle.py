@@ -8,6 +8,7 @@ import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.balance import Stock
+from chicle_elastic.scheduling.ledger import Movable
 from chicle_elastic.scheduling.plan import NodeCapacity, Transfer, shares
 from chicle_elastic.values import ChunkInfo
 
@@ -16,6 +17,23 @@ Picker: TypeAlias = Callable[[list[NodeCapacity], ChunkInfo], NodeCapacity]
 
 Dealer: TypeAlias = Callable[[Sequence[NodeCapacity]], Picker]
 """Makes a picker for a fresh set of nodes."""
+
+
+class Owned(Movable):
+    """Chunks that may be taken, in lists by owner; questions about them are answered by a look at all of them."""
+
+    def __init__(self, lists: Mapping[NodeId, list[ChunkInfo]]) -> None:
+        self._lists, self._nodes = dict(lists), dict.fromkeys(lists)
+
+    def __getitem__(self, node: NodeId) -> list[ChunkInfo]:
+        return self._lists[node]
+
+    def owner_of(self, chunk: ChunkId) -> NodeId | None:
+        return next((node for node, infos in self.items() if any(info.id == chunk for info in infos)), None)
+
+    def least_of(self, node: NodeId) -> tuple[int, int]:
+        infos = self.get(node, [])
+        return min((i.num_rows for i in infos), default=0), min((i.size_bytes for i in infos), default=0)
 
 
 class Placement(NamedTuple):
@@ -88,7 +106,7 @@ def plan_leave(
 
 
 def plan_join(
-    owned: Mapping[NodeId, Sequence[ChunkInfo]],
+    owned: Owned,
     eligible: Sequence[NodeCapacity],
     joiners: Collection[NodeId],
     rng: np.random.Generator,

@@ -75,15 +75,10 @@ def test_redraws_and_moves_travel_together_and_do_not_make_each_other_stale():
 
 @dataclass
 class Restless(Policy):
-    """Moves or redraws a little after every iteration, and checks what it sees.
+    """Moves or redraws a little after every iteration, and checks what it sees."""
 
-    Attributes:
-        num_chunks: In all.
-        overlaps: Decisions that were made while chunks were on their way.
-    """
-
-    num_chunks: int = 0
-    overlaps: list[int] = field(default_factory=list)
+    num_chunks: int = 0  # in all
+    overlaps: list[int] = field(default_factory=list)  # decisions that were made while chunks were on their way
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """In turn."""

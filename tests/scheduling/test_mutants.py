@@ -221,7 +221,14 @@ def dice_are_thrown(patch):
 
 def state_that_comes_back_is_not_summed(patch):
     """The model of the others lacks the state that a node brings back, and stays like that."""
-    patch.setattr(Ledger, "adopt", lambda self, chunk, node, *, version: self._adopt(chunk, node, version))
+    adopt = Ledger.adopt
+
+    def forgetful(self, chunk, node, *, version):
+        before = self.must_rebuild
+        adopt(self, chunk, node, version=version)
+        self.must_rebuild = before
+
+    patch.setattr(Ledger, "adopt", forgetful)
 
 
 def the_model_is_let_go(patch):

@@ -18,6 +18,7 @@ from chicle_elastic.scheduling.plan import (
     shares,
 )
 from chicle_elastic.values import ChunkInfo
+from tests.scheduling.plan_oracle import Owned
 from tests.scheduling.stage import infos
 
 
@@ -67,7 +68,7 @@ def test_plans_never_exceed_room_and_leave_their_input_alone():
         wanted = {(source, candidate.node): 3 for candidate in eligible}
         everybody = [*eligible, NodeCapacity(node=source, num_rows=99)]
         moves = (
-            plan_join({source: chunks}, everybody, [first], rng(seed)),
+            plan_join(Owned({source: chunks}), everybody, [first], rng(seed)),
             plan_moves(wanted, {source: chunks}, eligible, rng(seed)),
         )
         plans = [
@@ -93,7 +94,7 @@ def join(counts, joiners, seed=0, rows=10):
         for name, count in zip(names, counts, strict=True)
     }
     eligible = [NodeCapacity(node=name, num_rows=rows * len(owned[name])) for name in names]
-    moves = plan_join(owned, eligible, [names[index] for index in joiners], rng(seed))
+    moves = plan_join(Owned(owned), eligible, [names[index] for index in joiners], rng(seed))
     after = {name: rows * len(owned[name]) for name in names}
     for move in moves:
         assert move.chunk in {info.id for info in owned[move.source]}
@@ -143,7 +144,7 @@ def test_chunks_of_different_sizes_end_near_the_share():
         }
         eligible = [NodeCapacity(node=name, num_rows=sum(info.num_rows for info in owned[name])) for name in owned]
         eligible.append(NodeCapacity(node=NodeId("new")))
-        moves = plan_join(owned, eligible, [NodeId("new")], rng(seed))
+        moves = plan_join(Owned(owned), eligible, [NodeId("new")], rng(seed))
         rows = {info.id: info.num_rows for chunks in owned.values() for info in chunks}
         target = shares(sum(rows.values()), 4)[3]
         assert abs(sum(rows[move.chunk] for move in moves) - target) <= max(rows.values())

@@ -87,6 +87,7 @@ def test_plans_for_joiners_are_those_of_the_oracle(start):
             candidate.num_rows = sum(info.num_rows for info in mine) + dice.choice((0, 0, 30))
             candidate.holds = {**candidate.holds, **{info.id: None for info in mine}}
             candidate.ahead = candidate.ahead - {info.id for info in mine}
+        owned = plan_oracle.Owned(owned)
         expected = plan_oracle.plan_join(owned, eligible, joiners, rng(seed))
         assert plan_join(owned, eligible, joiners, rng(seed)) == expected, seed
         num_moves += len(expected)

@@ -12,7 +12,6 @@ from chicle_elastic.scheduling import codec, effects, events
 from chicle_elastic.scheduling.effects import Effect
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.recording import Recorder
-from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.values import (
     MoveChunks,
@@ -26,7 +25,7 @@ from chicle_elastic.values import (
     TrainingState,
 )
 from tests.harness.sim_cluster import SimCluster
-from tests.harness.text_sink import TextSink
+from tests.harness.text_sink import TextSink, replay
 from tests.scheduling.stage import infos
 
 A, B, ZERO, ONE, TWO = NodeId("a"), NodeId("b"), ChunkId(0), ChunkId(1), ChunkId(2)

@@ -10,11 +10,11 @@ from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, header_text, state_of
-from chicle_elastic.scheduling.replaying import Replay, replay
+from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.values import TaskReport
 from tests.harness.sim_cluster import SimCluster
-from tests.harness.text_sink import TextSink
+from tests.harness.text_sink import TextSink, replay
 from tests.scheduling.stage import infos
 
 A, B = NodeId("a"), NodeId("b")

@@ -344,14 +344,19 @@ def test_settings_that_cannot_work_are_refused(settings):
 
 
 @pytest.mark.parametrize(
-    ("chunks", "complaint"),
-    [((), "0 chunks"), (infos(1) + infos(1), "1 different"), (infos(1, num_rows=0), "num_rows >= 1")],
+    ("chunks", "merged", "complaint"),
+    [
+        ((), 0, "0 chunks"),
+        (infos(1) + infos(1), 0, "1 different"),
+        (infos(1, num_rows=0), 0, "num_rows >= 1"),
+        (infos(2), -1, "iteration -1"),
+    ],
 )
-def test_a_data_set_that_cannot_be_is_a_protocol_error(chunks, complaint):
+def test_a_data_set_that_cannot_be_is_a_protocol_error(chunks, merged, complaint):
     """And nothing is declared by it."""
     stage = Stage(num_chunks=0)
     with pytest.raises(ProtocolError, match=complaint):
-        stage.tell(events.ChunksDeclared(chunks=chunks))
+        stage.tell(events.ChunksDeclared(chunks=chunks, merged=merged))
     assert stage.ledger.num_chunks == 0
 
 
@@ -377,10 +382,4 @@ def test_a_job_goes_on_from_the_iteration_that_was_declared_first():
     assert {stage.ledger.version(info.id).iteration for info in infos(6)} == {40}
     stage.finish()
     assert {stage.ledger.version(info.id).iteration for info in infos(6)} == {41}
-    assert {stage.ledger.processed(info.id) for info in infos(6)} == {1}
-
-
-def test_a_job_cannot_go_on_from_before_its_beginning():
-    """A shell that says so is wrong."""
-    with pytest.raises(ProtocolError, match="-1"):
-        Stage(0).tell(events.ChunksDeclared(chunks=infos(2), merged=-1))
+    assert {sum(account.iterations.values()) for account in stage.ledger.accounts()} == {1}

@@ -137,7 +137,7 @@ def test_memory_that_is_reserved_ahead_is_given_back_when_something_is_missing()
     stage = running(("a", "b"), capacity_bytes=12)
     stage.join("c", capacity_bytes=4)
     result(stage)
-    assert stage.ledger.used_bytes(C) == 4
+    assert stage.ledger.node_chunks[C].used_bytes == 4
     stage.lose("a")
     stage.abort()
     stage.answer()

@@ -10,7 +10,7 @@ import errno
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, TypeAlias
 
 import numpy as np
 
@@ -36,20 +36,8 @@ def damage_refused(name: str) -> Iterator[None]:
         raise DataError(f"{name}: not readable ({error or type(error).__name__}); save it again with NumPy") from error
 
 
-class RowStream(Protocol):
-    """Rows of an array, taken in order."""
-
-    name: str
-    shape: tuple[int, ...]  # shape of the whole array
-    dtype: np.dtype
-
-    def take(self, num_rows: int) -> Array:
-        """The next `num_rows` rows, ndarray of shape (num_rows, *shape[1:]); DataError where they are missing."""
-        ...
-
-
 class StoredRows:
-    """A C-ordered array behind a file handle, which the caller closes."""
+    """The rows of a C-ordered array behind a file handle, which the caller closes; they are taken in order."""
 
     def __init__(self, handle: IO[bytes], name: str) -> None:
         self.name = name
@@ -58,7 +46,7 @@ class StoredRows:
         self._rows_left = self.shape[0]
 
     def take(self, num_rows: int) -> Array:
-        """See `RowStream.take`."""
+        """Return the next `num_rows` rows, shape (num_rows, *shape[1:]). Raises DataError when they are missing."""
         shape = (num_rows, *self.shape[1:])
         data = bytearray(math.prod(shape) * self.dtype.itemsize)
         view, filled = memoryview(data), 0
@@ -97,7 +85,7 @@ class MappedRows:
         self.dtype = mapped.dtype
 
     def take(self, num_rows: int) -> Array:
-        """See `RowStream.take`."""
+        """Return a copy of the next `num_rows` rows, as `StoredRows.take`."""
         rows = self._map()[self._next_row : self._next_row + num_rows]
         self._next_row += num_rows
         return np.array(rows, order="C")  # a copy, never a view that would keep the mapping
@@ -106,6 +94,9 @@ class MappedRows:
         with damage_refused(self.name):
             mapped: Array = np.load(self._path, mmap_mode="r", allow_pickle=False)
         return mapped
+
+
+RowStream: TypeAlias = StoredRows | MappedRows
 
 
 def open_npy(path: Path, handle: IO[bytes]) -> RowStream:

@@ -38,15 +38,8 @@ def column_values(
     where: object, name: str | int, column: "pa.Array", first_row: int, width: int | None = None
 ) -> Array:
     """Return the values of a column without gaps, over the same memory where possible. Raises DataError when a value is
-    missing, lists differ in length, or the type is none of these.
-
-    Args:
-        where: What the column belongs to, for messages.
-        width: Length of the lists in rows before; None where there are none before.
-
-    Returns:
-        Numbers as their NumPy dtype, and text as str, of shape (rows,); numbers of lists of shape (rows, length).
-    """
+    missing, lists differ in length, or the type is none of these. Returns numbers as their NumPy dtype, and text as
+    str, of shape (rows,); numbers of lists of shape (rows, length)."""
     import pyarrow as pa
     from pyarrow import compute, types
 

@@ -36,11 +36,7 @@ def choose_columns(
     index_names: Sequence[str] = (),
 ) -> Columns:
     """Find out what each column of a file is. Raises UsageError when a column that is asked for does not exist,
-    DataError when names repeat or are missing, or the columns are not those of the first file.
-
-    Args:
-        index_names: Names of columns that the file itself calls an index.
-    """
+    DataError when names repeat or are missing, or the columns are not those of the first file."""
     like = options.like
     if like is not None and not (names and like.names):
         return _match_by_place(path, tuple(names), count, like)
@@ -92,8 +88,6 @@ def abbreviated(names: Sequence[object]) -> str:
 
 
 class _File:
-    """The columns of one file, by name and by number."""
-
     def __init__(self, path: Path, names: tuple[str, ...], count: int) -> None:
         self.path = path
         self.names = names

@@ -14,14 +14,7 @@ _POINTERS_AT_ONCE = 1 << 14
 class CsrStream:
     """The rows of a CSR matrix whose three arrays are streams. Indices that do not ascend are sorted, and entries that
     repeat are added up: SciPy gives both this meaning. Raises DataError when dtypes or lengths do not fit together.
-    Also while the blocks are read, for pointers that go back and indices out of range.
-
-    Args:
-        data: Stored values, shape (num_nonzeros,).
-        indices: Column of each value, shape (num_nonzeros,).
-        indptr: Where each row starts, shape (num_rows + 1,).
-        block_bytes: Bytes of values and indices per block; a block has at least one row.
-    """
+    Also while the blocks are read, for pointers that go back and indices out of range."""
 
     def __init__(
         self, data: RowStream, indices: RowStream, indptr: RowStream, shape: RowStream, *, block_bytes: int

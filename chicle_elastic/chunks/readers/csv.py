@@ -177,7 +177,6 @@ def _begin(
 
 
 def _rows(lines: LineBlock, path: Path, delimiter: str) -> Iterator[_Row]:
-    """The lines with fields, blanks around each field removed."""
     end = 0
     for number, line in lines.lines():
         end += len(line) + 1
@@ -259,7 +258,6 @@ def _parse_fast(lines: LineBlock, layout: Layout) -> Samples | None:
 
 
 def _without_labels(rows: Sequence[str], label: int, delimiter: str) -> tuple[list[str], list[str]]:
-    """The text labels, at position `label` of each row, and the rows without them."""
     if label == 0:
         cut = [row.partition(delimiter) for row in rows]
         return [_bare(text) for text, _, _ in cut], [rest for _, _, rest in cut]

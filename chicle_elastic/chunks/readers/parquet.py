@@ -112,7 +112,6 @@ def _values_in_lists(file: Any) -> int:
 
 
 def _pandas_index(schema: "pa.Schema") -> list[str]:
-    """Names of the columns that pandas noted as the index of its data frame."""
     try:
         noted = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
         return [name for name in noted if isinstance(name, str)]

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
-from chicle_elastic.chunks.readers.svmlight_fast import parse_block
+from chicle_elastic.chunks.readers.svmlight_fast import Samples, parse_block
 from chicle_elastic.chunks.readers.text import LineBlock, line_blocks, number_or_none, shown
-from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.chunks.views import CsrRows
 from chicle_elastic.errors import DataError, UsageError
 
 LARGEST_INDEX = 2**31 - 2  # without a stated number of features a larger index is taken for a damaged one
@@ -26,17 +26,6 @@ LARGEST_INDEX = 2**31 - 2  # without a stated number of features a larger index 
 _COMMENT = re.compile(rb"#[^\n]*")
 _QUERY_ID = re.compile(rb"(?<=\S)[^\S\n]+qid:\S*")  # behind something in its line: the label is never left out
 _ZERO_INDEX = re.compile(rb"\s0+:")
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Parsed lines, features numbered from 0."""
-
-    labels: Array  # ndarray of shape (num_rows,), float64
-    indptr: Array  # ndarray of shape (num_rows + 1,), int64
-    indices: Array  # ndarray of shape (num_nonzeros,), int64
-    values: Array  # ndarray of shape (num_nonzeros,), float64
-    line_numbers: Array  # ndarray of shape (num_rows,), int64; lines without a sample have no row
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +45,9 @@ class IndexRange:
 def read_svmlight(path: Path, options: ReadOptions) -> Iterator[Block]:
     """Read an svmlight file (plain, gzip, bzip2). Raises DataError when a line is not of the format; the message has
     file, line, token and what to do."""
-    zero_based = (
-        has_zero_index(path, block_bytes=options.block_bytes) if options.zero_based is None else (options.zero_based)
-    )
+    zero_based = options.zero_based
+    if zero_based is None:
+        zero_based = has_zero_index(path, block_bytes=options.block_bytes)
     allowed = IndexRange.of(zero_based=zero_based, num_features=options.num_features)
     for lines in line_blocks(path, block_bytes=options.block_bytes):
         samples = parse(lines, allowed, path)
@@ -124,20 +113,9 @@ def parse_lines(lines: LineBlock, allowed: IndexRange, path: Path) -> Samples:
 
 def parse(lines: LineBlock, allowed: IndexRange, path: Path) -> Samples:
     """Parse a block, the fast way where that is sure of it."""
-    fast = parse_block(without_extras(lines.data))
-    if (
-        fast is None
-        or not fast.ascends
-        or not allowed.first <= fast.smallest_index <= fast.largest_index <= allowed.last
-    ):
-        return parse_lines(lines, allowed, path)
-    return Samples(
-        labels=fast.labels,
-        indptr=fast.indptr,
-        indices=fast.indices - allowed.first,
-        values=fast.values,
-        line_numbers=fast.line_offsets + lines.first_line,
-    )
+    data = without_extras(lines.data)
+    fast = parse_block(data, first_line=lines.first_line, first=allowed.first, last=allowed.last)
+    return parse_lines(lines, allowed, path) if fast is None else fast
 
 
 def without_extras(data: bytes) -> bytes:

@@ -21,20 +21,17 @@ _MAX_SHORT_DIGITS = 3  # longer numbers are parsed faster by loadtxt
 
 
 @dataclass(frozen=True, slots=True)
-class FastSamples:
-    """Holds what `parse_block` found; indices as they are in the text."""
+class Samples:
+    """Parsed lines, features numbered from 0."""
 
     labels: Array  # ndarray of shape (num_rows,), float64
     indptr: Array  # ndarray of shape (num_rows + 1,), int64
     indices: Array  # ndarray of shape (num_nonzeros,), int64
     values: Array  # ndarray of shape (num_nonzeros,), float64
-    line_offsets: Array  # ndarray of shape (num_rows,), int64; lines of the block before that row's line
-    ascends: bool  # whether the indices ascend strictly within every row
-    smallest_index: int  # smallest index, or 1 where there is none
-    largest_index: int  # largest index, or 1 where there is none
+    line_numbers: Array  # ndarray of shape (num_rows,), int64; lines without a sample have no row
 
 
-def parse_block(data: bytes) -> FastSamples | None:
+def parse_block(data: bytes, *, first_line: int, first: int, last: int) -> Samples | None:
     """Parse whole lines without comments and `qid:`; None means that `parse_lines` has to look at them."""
     text = np.frombuffer(data, dtype=np.uint8)
     if _has_control_characters(data, text):
@@ -60,7 +57,7 @@ def parse_block(data: bytes) -> FastSamples | None:
     if not ((feature_starts < colons).all() and (colons + 1 < ends[is_feature]).all()):
         return None
     indices = _unsigned(text, feature_starts, colons, max_digits=_MAX_INDEX_DIGITS)
-    if indices is None:
+    if indices is None or (len(indices) and not first <= indices.min() <= indices.max() <= last):
         return None
 
     number_starts = starts.copy()
@@ -73,20 +70,13 @@ def parse_block(data: bytes) -> FastSamples | None:
 
     indptr = np.zeros(len(line_offsets) + 1, dtype=np.int64)
     np.cumsum(tokens_per_line[line_offsets] - 1, out=indptr[1:])
-    return FastSamples(
-        labels=numbers[is_label],
-        indptr=indptr,
-        indices=indices,
-        values=numbers[is_feature],
-        line_offsets=line_offsets,
-        ascends=_ascends(indices, indptr),
-        smallest_index=int(indices.min()) if len(indices) else 1,
-        largest_index=int(indices.max()) if len(indices) else 1,
-    )
+    if not _ascends(indices, indptr):
+        return None
+    return Samples(numbers[is_label], indptr, indices - first, numbers[is_feature], line_offsets + first_line)
 
 
 def _has_control_characters(data: bytes, text: Array) -> bool:
-    """Whether there are bytes below the space other than tab, line feed and carriage return."""
+    """Tell whether there are bytes below the space other than tab, line feed and carriage return."""
     usual = data.count(b"\t") + data.count(b"\n") + data.count(b"\r")
     return bool(np.count_nonzero(text < _SPACE) != usual)
 

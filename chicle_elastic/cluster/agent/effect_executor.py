@@ -1,6 +1,6 @@
 """Performs what the scheduler orders of this node, and tells it what came of it.
 
-Shell of the scheduler, as `runtime.in_process` is in one process: an `EffectHandler`, which decides nothing. Orders for
+Shell of the scheduler, as `runtime.in_process` is in one process, which decides nothing. Orders for
 other nodes are performed by their agents, which fold the same log.
 """
 
@@ -33,7 +33,7 @@ from chicle_elastic.garbage import MANY_CHUNKS
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.control import messages as control
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.ledger import Ledger

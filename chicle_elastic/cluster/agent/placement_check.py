@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.values import StateVersion
 

@@ -60,11 +60,7 @@ def read_array(path: Place, entry: Mapping[str, Any]) -> Array:
 
 def read_bytes(path: Place, entry: Mapping[str, Any] | None) -> bytes:
     """The content of a file. Raises DataError when it is not what the manifest says, UnreachablePlaceError when a URL
-    does not answer.
-
-    Args:
-        entry: Its size and checksum, by the manifest; None where that does not list it.
-    """
+    does not answer."""
     if entry is None:
         raise DataError(f"{path.parent}: its manifest does not list {path.name}")
     try:

@@ -115,11 +115,7 @@ class Checkpoint:
 
     def restore(self, training: Training) -> float:
         """Make a training resume from this checkpoint. Raises DataError when the file of the history is from another
-        release, or malformed.
-
-        Returns:
-            Seconds since the start of the job.
-        """
+        release, or malformed. Returns seconds since the start of the job."""
         rebuilt = self.model if self.rebuilt is None else self.rebuilt
         try:
             adopt(training, 1, self.model, rebuilt, self.progress, self.training)
@@ -171,16 +167,9 @@ def iteration_of(path: Place) -> int:
 
 
 def newest(folder: Place, identity: JobIdentity, *, iteration: int | None = None) -> Checkpoint | None:
-    """The newest complete checkpoint.
-
-    Returns:
-        None when none was ever completed.
-
-    Raises:
-        DataError: There are some, but none is complete; the message has what is wrong with each.
-        UnreachablePlaceError: They are at a URL that does not answer.
-        UsageError: The newest one is of another job, or of a later format.
-    """
+    """The newest complete checkpoint. Returns None when none was ever completed. Raises DataError when there are some,
+    but none is complete; the message has what is wrong with each, UnreachablePlaceError when they are at a URL that
+    does not answer, UsageError when the newest one is of another job, or of a later format."""
     problems = []
     for path in reversed(attempts(folder)):
         if iteration is not None and iteration_of(path) != iteration:
@@ -304,7 +293,6 @@ def _read_manifest(path: Place) -> dict[str, Any]:
 
 
 def _join(path: Place, contents: Mapping[str, Array], identity: JobIdentity) -> Array:
-    """The state of all rows, from the parts."""
     state = identity.state.zeros(identity.num_rows)
     if not state.size:
         return state

@@ -17,17 +17,9 @@ from chicle_elastic.runtime.training.job import Job
 
 
 class Resumption:
-    """Of one task; thread-safe.
-
-    Args:
-        settings: Of its checkpoints; None where there are none.
-
-    Raises:
-        DataError: There are checkpoints, but none is complete.
-        MissingExtraError: They are at a URL, and a package for it is not installed.
-        UnreachablePlaceError: They are at a URL that does not answer.
-        UsageError: The newest one is of another job.
-    """
+    """Finds the checkpoint of one task; thread-safe. Raises DataError when there are checkpoints, but none is complete,
+    MissingExtraError when they are at a URL, and a package for it is not installed, UnreachablePlaceError when they are
+    at a URL that does not answer, UsageError when the newest one is of another job."""
 
     def __init__(self, job: Job, settings: CheckpointSettings | None, identity: JobIdentity) -> None:
         self._job, self._identity = job, identity
@@ -65,11 +57,7 @@ class Resumption:
 
     def state(self, *, merged: int, began: int) -> Array | None:
         """State for the chunks that a task loads now, by global row id; None for initial state. Raises DataError when
-        the checkpoint is not there, or damaged.
-
-        Args:
-            began: Iteration that the job resumes from; 0 where it begins.
-        """
+        the checkpoint is not there, or damaged."""
         if merged != began:
             return None
         return self.at(began).state if began else self._job.initial_state

@@ -29,11 +29,7 @@ def _fields(value: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def adopt(training: Training, first: int, model: Array, rebuilt: Array, progress: Array, data: dict[str, Any]) -> None:
-    """Continue from the state of another training. Raises ProtocolError when `data` is malformed.
-
-    Args:
-        rebuilt: The model rebuilt at its last certificate; ignored without one.
-    """
+    """Continue from the state of another training. Raises ProtocolError when `data` is malformed."""
     try:
         certificate = data["certificate"]
         rebuilt = rebuilt.astype(training.model.dtype)

@@ -27,7 +27,6 @@ class CheckpointTrigger:
     """Of one process. Raises MissingExtraError when the folder is a URL, and a package for it is not installed.
 
     Args:
-        settings: Where and when.
         tell: Called for each checkpoint that this process has completed: iteration, size in bytes, seconds.
     """
 

@@ -57,7 +57,6 @@ class CheckpointWriter:
     """Of one task.
 
     Args:
-        settings: Where, and how many are kept.
         tell: Called for each complete checkpoint, in the thread: iteration, size in bytes, seconds.
     """
 
@@ -132,7 +131,6 @@ class CheckpointWriter:
 
     @property
     def _is_paused(self) -> bool:
-        """Whether a checkpoint of a job that pauses is to be completed."""
         return any(draft.mark for draft in self._incomplete)
 
     def _await_parts(self) -> None:
@@ -160,7 +158,6 @@ class CheckpointWriter:
         self._fault = fault
 
     def _attempt(self, draft: Draft) -> None:
-        """Write this task's part; without it there is no attempt."""
         self._remove_abandoned()
         self._abandoned.clear()
         try:

@@ -60,16 +60,7 @@ def gather(group: ProcessGroup, own: TaskPosition) -> list[TaskPosition]:
 
 def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPosition], elapsed_s: float) -> float:
     """Bring all members to the position of the farthest. All members call it. Raises PeerLostError when a member was
-    lost; the training is as before.
-
-    Args:
-        training: Of this task; changed in place if this task is behind.
-        positions: Of all members, by rank.
-        elapsed_s: Seconds since the start of the job, as this task has it.
-
-    Returns:
-        Seconds since the start of the job, as the farthest member has it.
-    """
+    lost; the training is as before. Returns seconds since the start of the job, as the farthest member has it."""
     progresses = [position.progress for position in positions]
     newest = max(progresses)
     if min(progresses) == newest:

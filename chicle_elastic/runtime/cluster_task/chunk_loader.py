@@ -17,12 +17,7 @@ from chicle_elastic.store.arena import Arena
 
 
 class ChunkLoader:
-    """Executes orders to load, one after the other.
-
-    Args:
-        resumption: Provides the state of the chunks, where that is not the initial one.
-        answer: Called with each answer, in the thread of the loader.
-    """
+    """Executes orders to load, one after the other."""
 
     def __init__(
         self, job: Job, state: StateSpec, resumption: Resumption, answer: Callable[[Loaded | LoadFailed], None]
@@ -36,11 +31,7 @@ class ChunkLoader:
         threading.Thread(target=self._work, name="chicle-loader", daemon=True).start()
 
     def order(self, load: Load, arena: Arena | None) -> None:
-        """Queue an order to load a chunk into its slot.
-
-        Args:
-            arena: The arena that it names; None if the agent has not sent that arena.
-        """
+        """Queue an order to load a chunk into its slot."""
         self._orders.put((load, arena))
 
     @property

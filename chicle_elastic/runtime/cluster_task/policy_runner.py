@@ -33,11 +33,7 @@ SendAnswer: TypeAlias = Callable[[Answer], None]
 
 
 class PolicyRunner:
-    """See the top of the module.
-
-    Args:
-        say: Called with proposals and failures, in the worker threads and by `observe`.
-    """
+    """See the top of the module."""
 
     def __init__(
         self, policies: Sequence[DecidingPolicy], clock: Clock, say: SendAnswer, *, patience_s: float = PATIENCE_S

@@ -23,13 +23,7 @@ from chicle_elastic.values import TaskReport
 
 
 class RoundContext:
-    """The members of a round.
-
-    Args:
-        members: By rank.
-        has_caller: The job has a callback that may end it, in some task.
-        elapsed_s: Seconds since the start of the job; those of the member that is ready last count.
-    """
+    """The members of a round."""
 
     def __init__(
         self,

@@ -67,14 +67,8 @@ def _give_way() -> None:
 
 
 def cluster_runtime(settings: Settings | None = None) -> ClusterRuntime:
-    """The runtime of this process, which an agent has to have started.
-
-    Args:
-        settings: By default those in the environment.
-
-    Raises:
-        UsageError: This process was not started by an agent.
-    """
+    """The runtime of this process, which an agent has to have started. Raises UsageError when this process was not
+    started by an agent."""
     settings = settings or Settings.from_environment()
     if settings.control is None:
         raise UsageError(

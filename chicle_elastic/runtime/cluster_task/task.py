@@ -64,8 +64,7 @@ from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import DEFAULT_POLICIES, Job, Outcome
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
-from chicle_elastic.runtime.training.ledger_pages import LedgerPages
+from chicle_elastic.runtime.training.ledger_pages import LedgerPage, LedgerPages
 from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, UniTask
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
@@ -205,7 +204,6 @@ class ClusterTask:
         )
 
     def _checkpoint_settings(self) -> CheckpointSettings | None:
-        """The settings of the job, or else those of the launcher."""
         welcome = self._control.welcome
         settings = self._job.checkpoint or welcome.checkpoint
         if not welcome.wants_resume:
@@ -324,7 +322,6 @@ class ClusterTask:
             self._pages.detach(chunk)
 
     def _decode(self, placement: control.Placement) -> ChunkId:
-        """Hold a chunk in place in its slot."""
         where = f"slot {placement.slot} of arena {placement.arena} of node {self._node}"
         chunk, state_header = self._control.decode(placement, where=where)
         if chunk.id != placement.chunk or state_header.spec != self._state:
@@ -485,7 +482,6 @@ class ClusterTask:
         self._control.close(goodbye)
 
     def _observations(self, round_context: RoundContext, order: control.Iterate) -> Observations:
-        """What policies see after an iteration of the present round."""
         assert self._round is not None
         num_chunks, samples = round_context.holdings()
         capacities = dict(zip(self._round.members, self._round.capacity_bytes, strict=True))
@@ -528,7 +524,7 @@ class ClusterTask:
         return self._clock.now() - self._origin_s
 
     def _shared_elapsed_s(self) -> float:
-        """The same value in every task, for the history."""
+        """Return the same value in every task, for the history."""
         return self._elapsed_s() if self._round_context is None else self._round_context.elapsed_s
 
     def _set_elapsed(self, elapsed_s: float) -> None:

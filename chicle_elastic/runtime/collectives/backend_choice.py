@@ -29,11 +29,7 @@ class DeviceOffer:
 
     @classmethod
     def of(cls, device: Any, *, may_use_nccl: bool) -> "DeviceOffer":
-        """The offer of this process.
-
-        Args:
-            may_use_nccl: Whether NCCL has not failed here.
-        """
+        """The offer of this process."""
         if device is None:
             return cls()
         import torch
@@ -85,11 +81,7 @@ def device_of_updates(trainer: Trainer) -> Any:
 
 
 def choose_backend(offers: Sequence[DeviceOffer]) -> Backend:
-    """The backend that all members use.
-
-    Args:
-        offers: Of all members, by rank.
-    """
+    """The backend that all members use."""
     size = len(offers)
     without = [rank for rank, offer in enumerate(offers) if not offer.digest]
     if size == 1:

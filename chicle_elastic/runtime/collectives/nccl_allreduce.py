@@ -53,13 +53,9 @@ _threads: set[threading.Thread] = set()  # those that connect or abort at presen
 
 
 def nccl_group(store: Any, rank: int, size: int) -> Any:
-    """A raw NCCL process group that reports errors to the polling thread only; not connected yet.
-
-    Raises:
-        ImportError: This torch was built without NCCL.
-        ValueError: There is no GPU.
-        RuntimeError: NCCL cannot be used here.
-    """
+    """A raw NCCL process group that reports errors to the polling thread only; not connected yet. Raises ImportError
+    when this torch was built without NCCL, ValueError when there is no GPU, RuntimeError when NCCL cannot be used
+    here."""
     from torch.distributed import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()

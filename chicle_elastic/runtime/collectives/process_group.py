@@ -75,11 +75,7 @@ class ProcessGroup:
         self, store: Address, *, prefix: str, network: GroupNetwork, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
         """Connect to all other members, who do the same. Raises PeerLostError when a member did not connect, the store
-        is gone, or the group was broken meanwhile.
-
-        Args:
-            network: Where this member listens, and the secret of the round.
-        """
+        is gone, or the group was broken meanwhile."""
         self._require_whole()
         self._network = network
         if self.size == 1:
@@ -104,15 +100,12 @@ class ProcessGroup:
         timeout_s: float = CONNECT_DEVICES_S,
     ) -> bool:
         """Connect this member's device to those of all others, who do the same; then `device_sums` is set, or None.
-        Raises PeerLostError when a member was lost, the store is gone, or the group was broken meanwhile.
+        Raises PeerLostError when a member was lost, the store is gone, or the group was broken meanwhile. Returns
+        whether `device_sums` is set, which is so for all members or for none. If it is not, no member should try again
+        in a later round.
 
         Args:
-            store: Where the store of the round is.
             make_group: Makes a raw process group from (store, rank, size); called in another thread.
-
-        Returns:
-            Whether `device_sums` is set, which is so for all members or for none. If it is not, no member should try
-            again in a later round.
         """
         self._require_whole()
         assert self._network is not None
@@ -176,13 +169,11 @@ class ProcessGroup:
         self._do("a broadcast", lambda group: group.broadcast(buffer, root=root))
 
     def all_gather(self, row: Array) -> Array:
-        """Gather the rows of all members. Raises PeerLostError when a member was lost, or the group was broken.
+        """Gather the rows of all members. Raises PeerLostError when a member was lost, or the group was broken. Returns
+        ndarray of shape (size, n), by rank.
 
         Args:
             row: ndarray of shape (n,), float64; finite.
-
-        Returns:
-            ndarray of shape (size, n), by rank.
         """
         rows = np.zeros((self.size, len(row)))
         rows[self.rank] = row
@@ -211,7 +202,6 @@ class ProcessGroup:
             self._nccl_allreduce.abort()
 
     def _connect(self, store: Address, prefix: str, network: GroupNetwork, timeout_s: float) -> None:
-        """Body of the thread that connects."""
         sockets: SocketGroup | None = None
         error: Exception | None = None
         try:

@@ -87,13 +87,9 @@ class SocketGroup:
         is_over: Callable[[], bool],
         timeout_s: float,
     ) -> "SocketGroup":
-        """Connect to all other members, who do the same.
-
-        Raises:
-            UsageError: This node cannot listen, e.g. no port of its range is free.
-            PeerLostError: A member did not connect in time, or the group was broken.
-            SecretError: A process without the secret of the round answers at a member's address.
-        """
+        """Connect to all other members, who do the same. Raises UsageError when this node cannot listen, e.g. no port
+        of its range is free, PeerLostError when a member did not connect in time, or the group was broken, SecretError
+        when a process without the secret of the round answers at a member's address."""
         peers: dict[int, socket.socket] = {}
         arrived: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
         deadline = Deadline(timeout_s)
@@ -159,9 +155,6 @@ class SocketGroup:
     def broadcast(self, buffer: Array, *, root: int) -> None:
         """Replace `buffer` by that of the member `root`, in place.
 
-        Args:
-            buffer: ndarray of shape (n,), C-contiguous; the same n and dtype for every member.
-
         Raises:
             OSError: As `all_reduce`.
         """
@@ -200,13 +193,11 @@ class SocketGroup:
         np.add.reduce(rows, axis=0, out=buffer)
 
     def _rows_of(self, num_values: int) -> Array:
-        """Memory for a row of each member."""
         if self._rows.shape[1] != num_values:
             self._rows = np.empty((self._size, num_values))
         return self._rows
 
     def _parts(self, num_values: int) -> list[slice]:
-        """The part of each rank."""
         bounds = [num_values * rank // self._size for rank in range(self._size + 1)]
         return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
 
@@ -257,7 +248,6 @@ def _arrivals(
     is_over: Callable[[], bool],
     timeout_s: float,
 ) -> Iterator[tuple[str, socket.socket]]:
-    """The connections of all members of higher rank."""
     missing = {str(other) for other in range(rank + 1, size)}
     end_s = time.monotonic() + timeout_s
     while missing:

@@ -8,6 +8,7 @@ host may see the name: each side checks that the other belongs to its own user.
 """
 
 import contextlib
+import json
 import os
 import socket
 from collections import deque
@@ -15,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from chicle_elastic.errors import PeerLostError, ProtocolError, UsageError
-from chicle_elastic.runtime.control.encoding import decode, encode
-from chicle_elastic.runtime.control.messages import AgentMessage, Message, TaskMessage
+from chicle_elastic.runtime.control.messages import VERSION, AgentMessage, Hello, Message, TaskMessage, Welcome
+from chicle_elastic.scheduling import codec
 from chicle_elastic.transports import addresses
 from chicle_elastic.transports.unix_frames import (
     FramedSocket,
@@ -72,12 +73,8 @@ class Channel:
 
     def send(self, message: Message, *, fd: int | None = None) -> None:
         """Send a message; waits while the other side's buffer is full. Raises ConnectionError when the other side is
-        gone.
-
-        Args:
-            fd: Descriptor to go with it; the receiver gets its own.
-        """
-        self._frames.send(encode(message), fds=() if fd is None else (fd,))
+        gone."""
+        self._frames.send(codec.encode(message, Message), fds=() if fd is None else (fd,))
 
     @property
     def wants_to_write(self) -> bool:
@@ -91,7 +88,7 @@ class Channel:
         Args:
             fd: Descriptor to go with it; the receiver gets its own, and the caller may close this one at once.
         """
-        self._frames.post(encode(message), fds=() if fd is None else (fd,))
+        self._frames.post(codec.encode(message, Message), fds=() if fd is None else (fd,))
 
     def flush(self) -> None:
         """Send what waits, as far as the other side reads. Never waits. Raises ConnectionError when the other side is
@@ -99,11 +96,8 @@ class Channel:
         self._frames.flush()
 
     def receive(self) -> Message | None:
-        """Wait for the next message. Raises ProtocolError when what came is no message.
-
-        Returns:
-            The message; None when the other side is gone.
-        """
+        """Wait for the next message. Raises ProtocolError when what came is no message. Returns the message; None when
+        the other side is gone."""
         frame = self._frames.receive()
         if frame is None:
             self._require_whole_messages()
@@ -155,11 +149,7 @@ class Channel:
 
 class Listener:
     """The agent's side: waits for its task. A context manager that closes it. Raises UsageError when there are no Unix
-    sockets here, or another socket has this address.
-
-    Args:
-        address: Of the socket, from `new_address`; the task has to know it.
-    """
+    sockets here, or another socket has this address."""
 
     def __init__(self, address: str) -> None:
         require_unix_sockets()
@@ -196,3 +186,34 @@ class Listener:
 def new_address() -> str:
     """An address for a listener that no other has."""
     return addresses.new_unix("control")
+
+
+def decode(text: bytes, known: Any) -> Message:
+    """The message in JSON text. Raises ProtocolError when it is no such message, and the text says which part is wrong;
+    or the other side has another version."""
+    try:
+        message: Message = codec.decode(text, known)
+    except ProtocolError:
+        _require_version(_version_in(text))  # a greeting of another version may have other fields
+        raise
+    if isinstance(message, Hello | Welcome):
+        _require_version(message.version)
+    return message
+
+
+def _version_in(text: bytes) -> Any:
+    """The version that a greeting names, whatever else is in it; ours for anything else."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return VERSION
+    is_greeting = isinstance(data, dict) and data.get("type") in (Hello.__name__, Welcome.__name__)
+    return data.get("version", VERSION) if is_greeting else VERSION
+
+
+def _require_version(found: Any) -> None:
+    if found != VERSION:
+        raise ProtocolError(
+            f"the other end of the control channel speaks version {found!r} and this one version {VERSION}; agent and "
+            "task need the same release of chicle-elastic"
+        )

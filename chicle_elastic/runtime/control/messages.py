@@ -45,10 +45,11 @@ from typing import TypeAlias
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.runtime.training.ledger_pages import LedgerPage
+from chicle_elastic.scheduling.effects import StartIteration
 from chicle_elastic.scheduling.events import ChunksDeclared
 from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
-from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
+from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
 VERSION = 16  # of this list of messages; raised with every change of it
@@ -299,25 +300,15 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Iterate:
-    """Compute an iteration, merge, judge."""
+class Iterate(StartIteration):
+    """Compute an iteration, merge, judge: the order of the scheduler, and what else the task has to know."""
 
-    round: int
-    iteration: int
-    is_complete: bool  # false while chunks are missing: nothing is certified then
     num_tasks: int  # members that own chunks, the K of CoCoA; the same in every task
     # what happened at the boundary before, in words, for the history; the same in every task
     lines: tuple[str, ...] = ()
     # unless something stops the tasks at the boundary after it, the next iteration follows for certain, with the same
     # `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on
     may_go_on: bool = False
-    parameters: Mapping[str, float] = field(default_factory=dict)  # what policies have set, by name
-    travelling: int = 0  # chunks on their way for decisions of policies
-    wanted: int = 0  # nodes that a policy has asked for last; 0 for none
-    # (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0)
-    arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
-    must_rebuild: bool = False  # the model may lack state that chunks have: all tasks rebuild it from all state first
-    offer: ResourceOffer = field(default_factory=ResourceOffer)  # what the resource manager could give
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,7 @@ NONE = "none"
 
 
 def policies_of(text: str) -> tuple[Policy, ...]:
-    """The policies of a set.
-
-    Raises:
-        UsageError: There is no such policy or field, or a policy refuses a value.
+    """The policies of a set. Raises UsageError when there is no such policy or field, or a policy refuses a value.
 
     >>> from chicle_elastic.runtime.simulate.policy_sets import policies_of
     >>> [policy.name for policy in policies_of("Rebalance+Shuffle:share=0.1")]

@@ -48,12 +48,8 @@ class RecordedJob:
 
 
 def read_recording(path: Path) -> RecordedJob:
-    """Read a recording, compressed if its name ends with .gz.
-
-    Raises:
-        UsageError: It begins in the middle of a job, or has no iteration.
-        ProtocolError: A line cannot be read; with file and line.
-    """
+    """Read a recording, compressed if its name ends with .gz. Raises UsageError when it begins in the middle of a job,
+    or has no iteration, ProtocolError when a line cannot be read; with file and line."""
     reader = _Reader(path)
     for step in Replay(path):
         reader.add(step)
@@ -81,8 +77,6 @@ class _Node:
 
 
 class _Reader:
-    """Takes entries in their order."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._begin_s: float | None = None

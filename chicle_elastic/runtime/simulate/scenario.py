@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.runtime.simulate.traces import MAX_NODES, UNITS_S, flaw_of_step, read_text, read_trace
+from chicle_elastic.resources.schedule import MAX_NODES, flaw_of_step, read_text
+from chicle_elastic.runtime.simulate.traces import UNITS_S, read_trace
 
 MAX_CHUNKS = 2_000_000
 LARGEST = 1e9  # of numbers without another limit, so that sums of them stay finite; 1 / LARGEST is the smallest rate
@@ -66,25 +67,38 @@ class SimulatedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedNode:
-    """A node, or several that are alike."""
+class SimulatedMachine:
+    """What named nodes and those of a supply have in common."""
 
-    name: str  # of the node; with `count` the start of the names, "fast" for fast-0, fast-1 and so on
-    count: int = 1  # nodes like this one, >= 1
+    name: str  # of the node; of several the start of the names, "fast" for fast-0, fast-1 and so on
     speed: float = 1.0  # samples per second, relative to `row_s`, > 0: 0.5 is half as fast
-    joins_s: float = 0.0  # second at which it is started and paid for
-    boot_s: float = 0.0  # seconds from there until it joins
-    notice_s: float | None = None  # second at which it is given notice; None for never
-    grace_s: float = 30.0  # seconds from the notice until it is taken away
-    dies_s: float | None = None  # second at which it is lost without notice; None for never
-    price: float = 1.0  # of a second of the node
+    boot_s: float = 0.0  # seconds from the start of a node until it joins
+    grace_s: float = 30.0  # seconds from its notice until it is taken away
+    price: float = 1.0  # of a second of the node; in a supply, where no step has one
     memory_bytes: int | None = None  # memory for chunks; None for as much as there is to hold
     bytes_per_s: float | None = None  # of its link, each way; None for that of the network
 
     def __post_init__(self) -> None:
         _require("name", bool(re.fullmatch(r"\S{1,100}", self.name)), self.name, "1 to 100 characters without blanks")
+        _require_rate(self, "speed")
+        _require_rate(self, "bytes_per_s")
+        _require_seconds(self, "boot_s", "grace_s")
+        _require("price", 0 <= self.price <= LARGEST, self.price, f">= 0 and <= {LARGEST:g}")
+        _require("memory_bytes", self.memory_bytes is None or self.memory_bytes >= 1, self.memory_bytes, ">= 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedNode(SimulatedMachine):
+    """A node, or several that are alike."""
+
+    count: int = 1  # nodes like this one, >= 1
+    joins_s: float = 0.0  # second at which it is started and paid for
+    notice_s: float | None = None  # second at which it is given notice; None for never
+    dies_s: float | None = None  # second at which it is lost without notice; None for never
+
+    def __post_init__(self) -> None:
+        SimulatedMachine.__post_init__(self)
         _require("count", 1 <= self.count <= MAX_NODES, self.count, f">= 1 and <= {MAX_NODES}")
-        _require_machine(self)
         _require_seconds(self, "joins_s", "notice_s", "dies_s")
         for name in ("notice_s", "dies_s"):
             value = getattr(self, name)
@@ -139,27 +153,20 @@ class SimulatedLoss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedSupply:
+class SimulatedSupply(SimulatedMachine):
     """Nodes that a resource manager gives and takes, beside those that are named. The job has all of them that there
     are, or as many as a policy asks for. Where there are fewer than the job has, the newest are given notice."""
 
+    name: str = "spot"
     # (second, nodes) or (second, nodes, price): so many there are from then on, at such a price of a node second; the
     # last price holds on
     steps: tuple[tuple[float, ...], ...] = ()
     trace: str | None = None  # instead of steps, a file with them, relative to the scenario; formats are in `traces`
     trace_unit: str = "s"  # of the times in a trace of counts, "s" or "ms"
     trace_from_s: float = 0.0  # second of the trace at which the job begins
-    price: float = 1.0  # of a node second where no step has one
-    name: str = "spot"  # start of their names
-    speed: float = 1.0  # as of a node; so are the others
-    boot_s: float = 0.0  # seconds from the start of a node until it joins
-    grace_s: float = 30.0  # seconds of notice
-    memory_bytes: int | None = None  # as of a node
-    bytes_per_s: float | None = None  # as of a node
 
     def __post_init__(self) -> None:
-        _require("name", bool(re.fullmatch(r"\S{1,100}", self.name)), self.name, "1 to 100 characters without blanks")
-        _require_machine(self)
+        SimulatedMachine.__post_init__(self)
         _require("trace_unit", self.trace_unit in UNITS_S, self.trace_unit, f"one of {', '.join(UNITS_S)}")
         _require_seconds(self, "trace_from_s")
         if bool(self.steps) == (self.trace is not None):
@@ -386,11 +393,3 @@ def _require_rate(owner: object, name: str) -> None:
     value = getattr(owner, name)
     is_rate = value is None or 1 / LARGEST <= value < math.inf
     _require(name, is_rate, value, f">= {1 / LARGEST:g} and finite")
-
-
-def _require_machine(owner: SimulatedNode | SimulatedSupply) -> None:
-    _require_rate(owner, "speed")
-    _require_rate(owner, "bytes_per_s")
-    _require_seconds(owner, "boot_s", "grace_s")
-    _require("price", 0 <= owner.price <= LARGEST, owner.price, f">= 0 and <= {LARGEST:g}")
-    _require("memory_bytes", owner.memory_bytes is None or owner.memory_bytes >= 1, owner.memory_bytes, ">= 1")

@@ -11,16 +11,14 @@ leaves time out, or removes a node that is not there is refused with its line.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from chicle_elastic.errors import UsageError
+from chicle_elastic.resources.schedule import MAX_NODES, figures_of, flaw_of_step, numbered_lines
 
-MAX_FILE_BYTES = 64 << 20
-MAX_NODES = 100_000
 MAX_TIME = 1e15
 CHANGES = ("add", "remove")
 UNITS_S = {"s": 1.0, "ms": 1e-3}
@@ -30,26 +28,17 @@ Step = tuple[float, ...]  # (second, nodes) or (second, nodes, price)
 
 
 def read_trace(path: Path, *, unit: str = "s", from_s: float = 0.0) -> list[Step]:
-    """Read a trace. Raises UsageError when it cannot be read, or a line cannot be; with file and line.
+    """Read a trace. Raises UsageError when it cannot be read, or a line cannot be; with file and line. Returns steps in
+    the order of time, from the beginning of the job on.
 
     Args:
         unit: Of the first column of counts, "s" or "ms"; the other formats have one of their own.
         from_s: Second of the trace at which the job begins.
-
-    Returns:
-        Steps in the order of time, from the beginning of the job on.
     """
-    text = read_text(path, "trace")
-    lines = [
-        (f"{path}:{number}", line.strip())
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line.partition("#")[0].strip()
-    ]
-    if not lines:
-        raise UsageError(f"{path}: the trace has no line; one is `seconds nodes [price]`, for example")
+    lines = numbered_lines(path, "trace")
     first = lines[0][1]
     if first.startswith("{"):
-        steps = list(_samples(path, text))
+        steps = list(_samples(path, "\n".join(line for _, line in lines)))
     elif first.startswith("["):
         steps = list(_json_lines(lines))
     elif re.match(r"[^,]*,\s*(add|remove)\b", first):
@@ -59,42 +48,13 @@ def read_trace(path: Path, *, unit: str = "s", from_s: float = 0.0) -> list[Step
     return _since(path, steps, from_s)
 
 
-def flaw_of_step(step: Step, before: Step | None) -> str | None:
-    """What is wrong with a step of a supply, in words; None if nothing is."""
-    if len(step) not in (2, 3):
-        return "a step is `seconds, nodes` or `seconds, nodes, price`"
-    if any(not 0 <= value < math.inf for value in step):
-        return "seconds, nodes and price must be >= 0 and finite"
-    if step[1] != int(step[1]) or step[1] > MAX_NODES:
-        return f"nodes must be an integer <= {MAX_NODES}"
-    if before is not None and step[0] <= before[0]:
-        return f"it must come after second {before[0]:g}; steps are in the order of time"
-    return None
-
-
-def read_text(path: Path, what: str) -> str:
-    """A text file. Raises UsageError when there is none, or it is too large, or no text."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the {what} cannot be read: {error}") from error
-    if len(text) > MAX_FILE_BYTES:
-        raise UsageError(f"{path}: a {what} has at most {MAX_FILE_BYTES >> 20} MiB")
-    return text
-
-
 def _counts(lines: list[tuple[str, str]], unit_s: float) -> Iterator[Step]:
     before_s = 0.0
-    for where, line in lines:
-        try:
-            time, *values = (float(word) for word in re.split(r"[\s,]+", line.partition("#")[0].strip()))
-        except ValueError:
-            raise UsageError(f"{where}: {line!r} is not `seconds nodes [price]`, as in `60 4 0.3`") from None
+    for where, (time, *values) in figures_of(lines):
         step = (time * unit_s, *values)
         flaw = flaw_of_step(step, None) or _backwards(step[0], before_s)
         if flaw is not None:
-            raise UsageError(f"{where}: {line!r}: {flaw}")
+            raise UsageError(f"{where}: {flaw}")
         before_s = step[0]
         yield step
 
@@ -167,7 +127,6 @@ def _since(path: Path, steps: list[Step], from_s: float) -> list[Step]:
 
 
 def _change(there: set[str], kind: str, nodes: list[str]) -> str | None:
-    """Add or remove nodes; what is wrong with it, in words."""
     for node in nodes:
         if (node in there) == (kind == "add"):
             return f"{node} is added, and is there" if kind == "add" else f"{node} is removed, and is not there"

@@ -19,15 +19,15 @@ Nothing is decided here: the scheduler orders, and asks the policies.
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from chicle_elastic.clock import VirtualClock
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.simulate.result import SimulationResult
-from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedLoss
-from chicle_elastic.runtime.simulate.virtual_node import VirtualClock, VirtualNode
+from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedLoss, SimulatedMachine
 from chicle_elastic.runtime.simulate.work import Cost, Ended, Work
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
@@ -43,9 +43,33 @@ NOISE, LOSSES = 1, 2  # what chance is drawn for; a part of the seed
 
 
 @dataclass(slots=True, kw_only=True)
-class _Iteration:
-    """One that is under way."""
+class VirtualNode:
+    """A node."""
 
+    name: NodeId
+    speed: float  # relative to `row_s`
+    bytes_per_s: float  # of its link, each way
+    memory_bytes: int | None  # for chunks; None where it is not accounted
+    price: float | None  # of a second; None for that of the supply
+    grace_s: float  # from a notice to its end
+    began_s: float  # since when it is paid for
+    ended_s: float | None = None  # until when; None while it is there
+    has_joined: bool = False  # whether the scheduler knows it
+    is_noticed: bool = False  # whether it was given notice
+    # when its links are free again: of copies out and in, of pre-copies out and in, of loads
+    lanes_s: dict[str, float] = field(default_factory=dict)
+    num_chunks: int = 0  # chunks that its task has been told of
+    num_rows: int = 0  # samples in them
+    rows: set[ChunkId] = field(default_factory=set)  # chunks whose rows were pre-copied to it
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not been lost or let go."""
+        return self.ended_s is None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Iteration:
     effect: effects.StartIteration
     began_s: float
     samples: dict[NodeId, int]
@@ -54,9 +78,6 @@ class _Iteration:
 
 class VirtualCluster:
     """One simulation. One class because it is a shell with a method per effect.
-
-    Args:
-        make_work: Makes the work from the clock of the simulation; by default `Cost` of the scenario's job.
 
     >>> from chicle_elastic import Rebalance
     >>> from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, SimulatedNode
@@ -132,15 +153,7 @@ class VirtualCluster:
         scenario = self.scenario
         for given in scenario.nodes:
             for name in map(NodeId, given.names):
-                node = VirtualNode(
-                    name=name,
-                    speed=given.speed,
-                    bytes_per_s=given.bytes_per_s or scenario.network.bytes_per_s,
-                    memory_bytes=given.memory_bytes,
-                    price=given.price,
-                    grace_s=given.grace_s,
-                    began_s=given.joins_s,
-                )
+                node = self._node(name, given, price=given.price, began_s=given.joins_s)
                 self._at(given.joins_s, self._launch, node, given.boot_s)
                 if given.notice_s is not None:
                     self._at(given.notice_s, self._notice, node)
@@ -151,6 +164,17 @@ class VirtualCluster:
         if scenario.supply is not None:
             for step in scenario.supply.steps:
                 self._at(step[0], self._follow_supply)
+
+    def _node(self, name: NodeId, given: SimulatedMachine, *, price: float | None, began_s: float) -> VirtualNode:
+        return VirtualNode(
+            name=name,
+            speed=given.speed,
+            bytes_per_s=given.bytes_per_s or self.scenario.network.bytes_per_s,
+            memory_bytes=given.memory_bytes,
+            price=price,
+            grace_s=given.grace_s,
+            began_s=began_s,
+        )
 
     def _launch(self, node: VirtualNode, boot_s: float) -> None:
         self._nodes[node.name] = node
@@ -212,7 +236,6 @@ class VirtualCluster:
     # Nodes of the supply.
 
     def _supplied(self) -> list[VirtualNode]:
-        """Nodes of the supply that are there to stay, oldest first."""
         return [node for node in self._nodes.values() if node.price is None and node.is_there and not node.is_noticed]
 
     def _follow_supply(self) -> None:
@@ -236,15 +259,7 @@ class VirtualCluster:
             if not node.has_joined:
                 self._end_node(node)
         for _ in range(wanted - len(nodes)):
-            node = VirtualNode(
-                name=NodeId(f"{supply.name}-{self._num_supplied}"),
-                speed=supply.speed,
-                bytes_per_s=supply.bytes_per_s or self.scenario.network.bytes_per_s,
-                memory_bytes=supply.memory_bytes,
-                price=None,
-                grace_s=supply.grace_s,
-                began_s=now_s,
-            )
+            node = self._node(NodeId(f"{supply.name}-{self._num_supplied}"), supply, price=None, began_s=now_s)
             self._num_supplied += 1
             self._launch(node, supply.boot_s)
         offer = ResourceOffer(available=max(0, there - len(self._supplied())), price=supply.price_at(now_s))
@@ -424,7 +439,6 @@ class VirtualCluster:
         return taken
 
     def _transfer(self, source: VirtualNode, target: VirtualNode, num_bytes: int, lane: str) -> float:
-        """Second at which bytes that are sent now have arrived."""
         out, into = f"{lane} out", f"{lane} in"
         begin_s = max(self.clock.now_s, source.lanes_s.get(out, 0.0), target.lanes_s.get(into, 0.0))
         end_s = begin_s + num_bytes / min(source.bytes_per_s, target.bytes_per_s)
@@ -483,12 +497,10 @@ class VirtualCluster:
         heapq.heappush(self._queue, (time_s, self._num_entries, act, args))
 
     def _say(self, node: VirtualNode, event: events.Event) -> None:
-        """What a node says, if it is there."""
         if node.is_there:
             self._deliver(event)
 
     def _deliver(self, event: events.Event) -> None:
-        """Let the scheduler learn an event, and perform what it orders."""
         for effect in self._handler.handle(event, now=self.clock.now_s):
             dispatch(effect, self)
         self._send()

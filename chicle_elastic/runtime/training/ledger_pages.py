@@ -6,10 +6,20 @@ raises it when it has merged. So comparing pages with the placement is a real ch
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
 from chicle_elastic.values import StateVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPage:
+    """Rows that a task read in one iteration, counted where it read them."""
+
+    before: StateVersion  # version of the state that the chunks had before; chunks of other versions are on other pages
+    after: StateVersion | None  # version that they have now; None when the iteration was not merged
+    chunks: tuple[ChunkId, ...]
+    rows: tuple[int, ...]
 
 
 class LedgerPages:
@@ -32,11 +42,7 @@ class LedgerPages:
         self._versions = dict.fromkeys(self._versions, version)
 
     def write(self, reads: Mapping[ChunkId, int], after: StateVersion | None) -> tuple[LedgerPage, ...]:
-        """Pages of one iteration, before its `stamp`.
-
-        Args:
-            after: Version that the chunks will have; None when the iteration was not merged.
-        """
+        """Pages of one iteration, before its `stamp`."""
         self._unmerged = None
         pages: dict[StateVersion, tuple[list[ChunkId], list[int]]] = {}
         for chunk, rows in reads.items():

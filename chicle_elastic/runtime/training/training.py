@@ -17,7 +17,6 @@ from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.runtime.training.history_text import HistoryText
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.runtime.training.uni_task import UniTask
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Summed, Verdict
 from chicle_elastic.values import DEADLINE, TrainingState
 
@@ -82,18 +81,15 @@ class Training:
         self._known_figures: tuple[int, Mapping[str, float]] = (0, {})
 
     def begin(self, num_tasks: int) -> int:
-        """Prepare an iteration of so many tasks with chunks; sets its progress, `begun`.
-
-        Returns:
-            Length of the update of each task.
-        """
+        """Prepare an iteration of so many tasks with chunks; sets its progress, `begun`. Returns the length of the
+        update of each task."""
         trainer = self.job.trainer
         self.begun = trainer.begin(self.job.source.schema, self.model, self.progress, num_tasks)
         return trainer.update_size(self.model, self.begun)
 
-    def merge(self, summed: Summed | None) -> None:
-        """Merge the sum of all updates into the model; None when no task had chunks."""
-        if summed is not None and summed.weight > 0:
+    def merge(self, summed: Summed) -> None:
+        """Merge the sum of all updates into the model; its weight is 0 when no task had chunks."""
+        if summed.weight > 0:
             model, self.progress = self.job.trainer.advance(self.model, self.begun, summed)
             self._set_model(model)
 
@@ -108,14 +104,8 @@ class Training:
         evaluate: Callable[[], Evaluation],
         is_ended_by_caller: Callable[[IterationRecord], bool],
     ) -> Verdict:
-        """Decide whether to go on or stop; the iteration gets its record even after an error.
-
-        Args:
-            is_ended_by_caller: Calls the callbacks of the job with the record; whether one of them ends it.
-
-        Returns:
-            `GO_ON` or `STOP`.
-        """
+        """Decide whether to go on or stop; the iteration gets its record even after an error. Returns `GO_ON` or
+        `STOP`."""
         trainer = self.job.trainer
         self.samples += result.samples
         report = self._report(result)
@@ -156,14 +146,8 @@ class Training:
         return verdict
 
     def certify(self, result: IterationResult | None, evaluate: Callable[[], Evaluation]) -> Report:
-        """Certify the present model, unless samples are missing: then `certificate` stays the last one.
-
-        Args:
-            result: The last iteration; None when it was aborted.
-
-        Returns:
-            The report of all present samples; `is_complete` says whether it is the certificate.
-        """
+        """Certify the present model, unless samples are missing: then `certificate` stays the last one. Returns the
+        report of all present samples; `is_complete` says whether it is the certificate."""
         iteration = self.iteration if result is None else result.iteration
         report = self._report(result or self._empty_result(iteration))
         evaluation = self._settle(evaluate(), evaluate, report.num_tasks)
@@ -256,7 +240,6 @@ class Training:
         return self.job.trainer.figures(self.model, report) if report.is_complete else {}
 
     def _figures_of(self, iteration: int) -> Mapping[str, float]:
-        """Figures in the record of an iteration; none before the first."""
         if iteration == 0:
             return {}
         if self._known_figures[0] != iteration:  # every iteration asks for these, perhaps of one long ago
@@ -324,8 +307,6 @@ class Training:
 
 
 def _first_model(job: Job, context: Context) -> Array:
-    """The caller's, as a copy, or the trainer's. Raises UsageError when the caller's has another length than the
-    trainer's."""
     model = job.trainer.init(job.source.schema, context.rng)
     if job.initial_model is None:
         return model
@@ -335,21 +316,6 @@ def _first_model(job: Job, context: Context) -> Array:
             "model of this trainer and data"
         )
     return job.initial_model.astype(model.dtype)
-
-
-def evaluation_of(training: Training, tasks: Iterable[UniTask]) -> Evaluation:
-    """Evaluate the model on the tasks of one process."""
-    contribution = np.zeros_like(training.model)
-    totals = dict.fromkeys(training.metric_names, 0.0)
-    num_rows, without = 0, ""
-    for task in tasks:
-        update = task.evaluate(training.model, training.progress)
-        contribution += update.delta
-        for name, value in update.metrics.items():
-            totals[name] += value
-        num_rows += task.num_rows
-        without = without or task.without_evaluate
-    return Evaluation(contribution=contribution, metrics=totals, num_rows=num_rows, without_evaluate=without)
 
 
 def _require_metrics(evaluation: Evaluation, training: Training) -> Evaluation:

@@ -168,12 +168,9 @@ class UniTask:
         self._solver.attach(chunks, removed)
 
     def solve(self, model: Array, budget: Budget) -> tuple[Update, float]:
-        """One iteration on the local chunks. Returns the update, and the seconds it took.
-
-        Raises:
-            ContractError: The solver skipped a chunk, read one twice, counted wrong, or returned another shape, or
-                metrics that the trainer does not name.
-        """
+        """One iteration on the local chunks. Returns the update, and the seconds it took. Raises ContractError when the
+        solver skipped a chunk, read one twice, counted wrong, or returned another shape, or metrics that the trainer
+        does not name."""
         self._gate.open(budget.iteration)
         started = self._clock.now()
         try:

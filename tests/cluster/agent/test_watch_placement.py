@@ -5,7 +5,7 @@ import pytest
 from chicle_elastic.cluster.agent.placement_check import PlacementCheck
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
 from chicle_elastic.values import ChunkInfo, StateVersion

@@ -29,13 +29,9 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAU
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """A server that runs.
+    """A server that runs."""
 
-    Attributes:
-        endpoint: Its URL.
-    """
-
-    endpoint: str
+    endpoint: str  # its URL
 
     @property
     def environment(self) -> dict[str, str]:

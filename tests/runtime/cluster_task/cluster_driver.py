@@ -203,6 +203,13 @@ class Driver:
             node.get_hot(**welcome)
         return nodes
 
+    def begin(self, app: str, *names: str, **welcome: Any) -> list[Node]:
+        """Start nodes, share the chunks among them, and form the first round."""
+        nodes = self.start(app, *names, **welcome)
+        self.share(nodes)
+        self.form(nodes)
+        return nodes
+
     def share(self, nodes: Sequence[Node]) -> None:
         """Load all chunks, round robin."""
         for index, node in enumerate(nodes):

@@ -57,9 +57,7 @@ def assert_certified(outcomes, max_gap=1e-3):
 
 def test_two_tasks_train_to_a_certificate_and_agree_on_everything(driver):
     """Model, certificate, history and state are the same on both, and true."""
-    nodes = driver.start("cocoa", "n0", "n1")
-    driver.share(nodes)
-    driver.form(nodes)
+    nodes = driver.begin("cocoa", "n0", "n1")
     ended = driver.iterate(lines=("n0 and n1 have begun",))
     assert set(ended[0].reports) == {"n0", "n1"}
     assert sum(report.samples for report in ended[0].reports.values()) == 569
@@ -78,9 +76,7 @@ def test_two_tasks_train_to_a_certificate_and_agree_on_everything(driver):
 
 def test_survivors_of_a_killed_task_go_on_where_they_were(driver):
     """The model is rebuilt from the duals that are left; lost chunks come back from their source, with fresh state."""
-    nodes = n0, n1, n2 = driver.start("ascent", "n0", "n1", "n2")
-    driver.share(nodes)
-    driver.form(nodes)
+    n0, n1, n2 = driver.begin("ascent", "n0", "n1", "n2")
     driver.iterate(5)
     n1.signal(signal.SIGSTOP)  # so that the others are in the iteration for sure
     driver.order()
@@ -105,9 +101,7 @@ def test_survivors_of_a_killed_task_go_on_where_they_were(driver):
 
 def test_a_joiner_takes_the_newest_model_and_the_history(driver):
     """Chunks come with their duals, so nothing is lost and nothing starts again."""
-    n0, n1 = driver.start("cocoa", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("cocoa", "n0", "n1")
     before = driver.iterate(20)[0]  # the first certificate is behind them
     [n2] = driver.start("cocoa", "n2")
     driver.announce_round([n0, n1, n2])
@@ -127,9 +121,7 @@ def test_a_joiner_takes_the_newest_model_and_the_history(driver):
 
 def test_a_survivor_that_missed_merges_takes_the_newest_model(driver):
     """It is behind, so its model is thrown away; the model is then rebuilt from the state of all."""
-    n0, n1 = driver.start("cocoa", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("cocoa", "n0", "n1")
     driver.iterate(4)
     driver.form([n0], has_losses=True)
     driver.iterate(3, is_complete=False)
@@ -141,9 +133,7 @@ def test_a_survivor_that_missed_merges_takes_the_newest_model(driver):
 
 def test_state_that_comes_back_is_in_the_model_before_the_next_iteration(driver):
     """The survivor rebuilt its model without these duals, and no task knows that: the scheduler does."""
-    n0, n1 = driver.start("ascent", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("ascent", "n0", "n1")
     driver.iterate(4)
     driver.form([n0], has_losses=True)
     driver.iterate(3, is_complete=False)
@@ -157,9 +147,7 @@ def test_state_that_comes_back_is_in_the_model_before_the_next_iteration(driver)
 
 def test_state_counts_merged_iterations_while_chunks_move(driver):
     """No sample is visited twice or left out in an iteration, whoever has it; the pages of the ledger say the same."""
-    n0, n1 = driver.start("count", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("count", "n0", "n1")
     versions = {ChunkId(chunk): StateVersion() for chunk in range(len(n0.declared.rows))}
     rng = np.random.default_rng(0)
     for _ in range(6):
@@ -187,9 +175,7 @@ def test_state_counts_merged_iterations_while_chunks_move(driver):
 
 def test_rows_that_came_ahead_and_never_became_a_chunk_are_forgotten(driver):
     """Their slot is another chunk's, or was never written to; the task had looked at them already."""
-    n0, n1 = driver.start("count", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("count", "n0", "n1")
     driver.iterate(2)
     unwanted, moved = sorted(n0.attached)[:2]
     content = bytes_in_slot(n0.store, unwanted)
@@ -224,9 +210,7 @@ def test_a_task_without_chunks_takes_part_in_the_sum(driver):
 
 def test_an_interrupt_ends_a_long_iteration_and_votes_are_counted(driver):
     """What was done is merged; everybody learns how many want to stop here."""
-    n0, n1 = driver.start("slow", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("slow", "n0", "n1")
     for num_votes in (1, 2):
         driver.order()
         for node in (n0, n1)[:num_votes]:
@@ -241,9 +225,7 @@ def test_an_interrupt_ends_a_long_iteration_and_votes_are_counted(driver):
 
 def test_tasks_that_may_go_on_wait_for_nobody_until_somebody_votes(driver):
     """One order, many iterations; a boundary with a vote is the last one, for all of them."""
-    n0, n1 = driver.start("steady", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, _ = driver.begin("steady", "n0", "n1")
     driver.order(may_go_on=True)
     for _ in range(3):
         assert all(ended.goes_on and ended.votes == 0 for ended in driver.hear())
@@ -262,9 +244,7 @@ def test_tasks_that_may_go_on_wait_for_nobody_until_somebody_votes(driver):
 
 def test_a_task_that_went_on_is_interrupted_where_it_is_by_then(driver):
     """An interrupt meant for one iteration does not end all that follow."""
-    [n0] = driver.start("slow", "n0")
-    n0.load(range(len(n0.declared.rows)))
-    driver.form([n0])
+    [n0] = driver.begin("slow", "n0")
     driver.order(may_go_on=True)
     for _ in range(2):
         n0.say(control.Interrupt())
@@ -278,9 +258,7 @@ def test_a_task_that_went_on_is_interrupted_where_it_is_by_then(driver):
 
 def test_an_order_for_an_iteration_that_is_merged_is_a_fault(driver):
     """Nothing is counted twice: the task ends with an error instead."""
-    [n0] = driver.start("count", "n0")
-    n0.load(range(len(n0.declared.rows)))
-    driver.form([n0])
+    [n0] = driver.begin("count", "n0")
     driver.iterate(2)
     n0.say(control.Iterate(round=1, iteration=2, is_complete=True, num_tasks=1))
     assert "iteration 2 of round 1 is merged" in n0.expect(control.Failed).traceback
@@ -289,9 +267,7 @@ def test_an_order_for_an_iteration_that_is_merged_is_a_fault(driver):
 
 def test_a_break_frees_a_task_that_waits_for_a_silent_one(driver):
     """The silent one finds its connections closed when it wakes up; both can go on in the next round."""
-    n0, n1 = driver.start("count", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("count", "n0", "n1")
     driver.iterate()
     n1.signal(signal.SIGSTOP)
     driver.order()
@@ -324,9 +300,7 @@ def test_a_round_that_cannot_be_formed_is_broken_and_the_next_one_counts(driver)
 
 def test_the_end_of_the_agent_is_the_end_of_the_task(driver):
     """In the middle of an iteration, too: there are no orphans. Signals are for the agent alone."""
-    [n0] = driver.start("slow", "n0")
-    n0.load(range(len(n0.declared.rows)))
-    driver.form([n0])
+    [n0] = driver.begin("slow", "n0")
     driver.order()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         n0.signal(number)
@@ -341,9 +315,7 @@ def test_the_end_of_the_agent_is_the_end_of_the_task(driver):
 @pytest.mark.parametrize("merged", [0, 2])
 def test_who_was_taken_for_lost_brings_no_iteration_that_the_others_gave_up(driver, merged):
     """It had the whole sum when they were cut off, and they have gone on without it: its lines are in no ledger."""
-    n0, n1 = driver.start("count", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("count", "n0", "n1")
     if merged:
         driver.iterate(merged)
     driver.form([n1])
@@ -361,9 +333,7 @@ def test_who_was_taken_for_lost_brings_no_iteration_that_the_others_gave_up(driv
 
 def test_who_was_taken_for_lost_takes_the_model_of_an_iteration_that_the_others_repeated(driver):
     """Both have merged iteration 3, each in a round without the other: the log knows which one counts."""
-    n0, n1 = driver.start("ascent", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("ascent", "n0", "n1")
     driver.iterate(2)
     driver.form([n1])
     driver.iterate(is_complete=False)
@@ -380,9 +350,7 @@ def test_who_was_taken_for_lost_takes_the_model_of_an_iteration_that_the_others_
 
 def test_who_has_not_the_last_model_has_no_outcome(driver):
     """One that has just started, and one that was away: only those who have the model may hand it to the script."""
-    n0, n1 = driver.start("count", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("count", "n0", "n1")
     driver.iterate(2)
     for chunk in sorted(n1.attached):
         driver.move(chunk, n1, n0)
@@ -401,9 +369,7 @@ def test_who_has_not_the_last_model_has_no_outcome(driver):
 
 def test_a_node_that_leaves_ends_its_task_with_exit_code_0(driver):
     """`run` does not return there: what the script does with the outcome is for those who stay."""
-    n0, n1 = driver.start("count", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("count", "n0", "n1")
     driver.iterate()
     n1.say(control.Exit())
     n1.expect(control.Left)
@@ -460,9 +426,7 @@ def test_a_job_that_ends_while_chunks_are_missing_has_no_certificate(driver, app
 
 def test_messages_between_solvers_and_trainer_pass_through_the_agents(driver):
     """The trainer listens in the task of rank 0, and answers."""
-    n0, n1 = driver.start("chatty", "n0", "n1")
-    driver.share([n0, n1])
-    driver.form([n0, n1])
+    n0, n1 = driver.begin("chatty", "n0", "n1")
     driver.order()
     posts = {node.name: node.expect(control.UserMessage) for node in (n0, n1)}
     assert (posts["n1"].sender, posts["n1"].to) == ("n1", "*")

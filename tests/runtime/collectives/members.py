@@ -65,6 +65,31 @@ def attempt(function, *arguments, **options):
 group = make()
 """
 
+# Sums between devices, over gloo on the device "cpu": to be put before a body.
+DEVICES = """
+from datetime import timedelta
+import torch
+from torch.distributed import ProcessGroupGloo
+
+def make_gloo(store, rank, size):
+    return ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
+
+may_use_nccl = True
+
+def connect_devices(group, *, num_values=7, make_group=make_gloo, **options):
+    global may_use_nccl
+    may_use_nccl = group.connect_devices(
+        store, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cpu"), num_values=num_values,
+        make_group=make_group, **options
+    )
+
+def add_up(group, value=1.0, num_values=7):
+    group.device_sums.put(torch.full((num_values,), value), 1.0)
+    out = np.empty(num_values)
+    group.add_up_on_devices(out)
+    return out
+"""
+
 
 class Member:
     """One process that is a member of groups."""

@@ -1,6 +1,6 @@
 """Sums between devices by NCCL: `make test-gpu`, on a machine that has a card; some of it needs two.
 
-The same seam runs over gloo in `test_device_sums`, on any machine. Nothing here pretends to be NCCL.
+The same seam runs over gloo in `test_nccl_allreduce`, on any machine. Nothing here pretends to be NCCL.
 """
 
 import signal

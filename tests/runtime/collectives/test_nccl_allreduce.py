@@ -1,50 +1,22 @@
 """Sums between devices, run over gloo on the device "cpu": everything but NCCL itself (`test_nccl` has that).
 
-Real processes, a real store, real connections, as in `test_group`.
+Real processes, a real store, real connections, as in `test_process_group`, which has what sums over hosts do as well.
 """
-
-import signal
 
 import pytest
 
-from tests.runtime.collectives.members import start, store
+from tests.runtime.collectives.members import DEVICES, start, store
 from tests.timeouts import timeout_s
 
 pytest.importorskip("torch", reason="needs torch")
 
 __all__ = ["start", "store"]
 
-PRELUDE = """
-from datetime import timedelta
-import torch
-from torch.distributed import ProcessGroupGloo
-
-def make_gloo(store, rank, size):
-    return ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
-
-may_use_nccl = True
-
-def connect_devices(group, *, num_values=7, make_group=make_gloo, **options):
-    global may_use_nccl
-    may_use_nccl = group.connect_devices(
-        store, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cpu"), num_values=num_values,
-        make_group=make_group, **options
-    )
-
-def add_up(group, value=1.0, num_values=7):
-    group.device_sums.put(torch.full((num_values,), value), 1.0)
-    out = np.empty(num_values)
-    group.add_up_on_devices(out)
-    return out
-"""
-CONNECTED = PRELUDE + "connect(group); connect_devices(group); say('connected');"
-AGAIN = "group = make(2); attempt(connect, group); attempt(connect_devices, group); say(add_up(group)[0])"
-
 
 def test_a_sum_is_that_over_the_host_with_the_same_bits_for_every_member(start):
     """Tensors and arrays, each with its factor, and zeros of a member that has nothing to add."""
     body = (
-        PRELUDE
+        DEVICES
         + """
 connect(group)
 connect_devices(group, num_values=5000)
@@ -78,7 +50,7 @@ def test_training_with_updates_on_devices_is_that_over_the_host_to_the_bit(start
     Updates without a step lie in host memory, and a task without chunks has none.
     """
     body = (
-        PRELUDE
+        DEVICES
         + """
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.ids import ChunkId, NodeId
@@ -163,7 +135,7 @@ say(way.is_by_nccl, way.reason, standings)
 def test_nobody_has_devices_where_one_member_fails_and_nobody_tries_again(start):
     """The others are not kept waiting for long, and sums over the host go on."""
     body = (
-        PRELUDE
+        DEVICES
         + """
 def fail(store, rank, size):
     raise RuntimeError("no NCCL today")
@@ -184,7 +156,7 @@ attempt(connect, group)
 def test_where_nccl_cannot_be_used_the_round_goes_over_the_host(start):
     """A torch without NCCL says so at once, and NCCL does when it finds no GPU."""
     body = (
-        PRELUDE
+        DEVICES
         + """
 from chicle_elastic.runtime.collectives.nccl_allreduce import nccl_group
 connect(group)
@@ -198,7 +170,7 @@ say(group.device_sums, may_use_nccl, "TORCH_NCCL_BLOCKING_WAIT" in os.environ)
 def test_a_sum_that_comes_out_wrong_is_not_used(start):
     """As from two kinds of NCCL that do not know of each other."""
     body = (
-        PRELUDE
+        DEVICES
         + """
 class Alone(ProcessGroupGloo):
     def size(self):
@@ -213,48 +185,10 @@ say(group.device_sums)
     assert {member.hear() for member in start(body, body)} == {"None"}
 
 
-def test_a_break_from_another_thread_ends_a_sum_that_waits_for_a_silent_peer(start):
-    """Nothing is waited for that the abort may not end; both can form the next round, devices included."""
-    waits = (
-        CONNECTED
-        + """
-breaker = later(lambda group=group, main=threading.get_ident(): break_when_it_waits(group, main))
-attempt(add_up, group)
-breaker.join()
-group.close()
-"""
-        + AGAIN
-    )
-    silent = CONNECTED + "hear(); group.close();" + AGAIN
-    first, second = start(waits, silent)
-    assert {first.hear(), second.hear()} == {"connected"}
-    second.signal(signal.SIGSTOP)
-    first.tell()
-    word, waited_s, *rest = first.hear().split()
-    assert word == "lost"
-    assert "is broken" in " ".join(rest)
-    assert float(waited_s) < timeout_s(20)
-    second.signal(signal.SIGCONT)
-    second.tell()
-    for expected in ("done", "done", "2.0"):
-        assert {first.hear(), second.hear()} == {expected}
-
-
-def test_a_peer_that_is_killed_ends_a_sum(start):
-    """Where the connections say so; NCCL's do not always, and then the agents' break does."""
-    first, second = start(CONNECTED + "attempt(add_up, group); group.close()", CONNECTED + "hear()")
-    assert {first.hear(), second.hear()} == {"connected"}
-    second.process.kill()
-    words = first.hear()
-    assert words.startswith("lost")
-    assert "was cut off in a sum on devices" in words
-    first.end()
-
-
 def test_connecting_devices_can_be_broken_while_a_peer_does_not_come(start):
     """A member died after the gather; the others must not wait for it."""
     body = (
-        PRELUDE
+        DEVICES
         + """
 connect(group)
 breaker = later(lambda: (hear(), group.break_()))
@@ -265,7 +199,7 @@ say(may_use_nccl)
 group.close()
 """
     )
-    first, second = start(body, PRELUDE + "connect(group); hear()")
+    first, second = start(body, DEVICES + "connect(group); hear()")
     assert first.hear() == "connects"
     first.tell()
     word, waited_s, *_ = first.hear().split()
@@ -274,36 +208,3 @@ group.close()
     assert first.hear() == "True", "a member that was lost is no reason to go over the host from now on"
     first.end()
     second.tell()
-
-
-def test_thirty_rounds_leave_no_descriptor_and_no_thread(start):
-    """Groups end in threads of their own; the last have to be given a moment."""
-    body = (
-        PRELUDE
-        + """
-def count():
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-def lap(round):
-    group = make(round)
-    connect(group)
-    connect_devices(group)
-    assert add_up(group)[0] == size
-    group.close()
-
-lap(1)
-hear()
-before = count()
-for round in range(2, 32):
-    lap(round)
-deadline = time.monotonic() + float(os.environ.get("CHICLE_TEST_TIMEOUT_FACTOR", "1")) * 20
-while any(now > then for now, then in zip(count(), before)) and time.monotonic() < deadline:
-    time.sleep(0.01)
-say(all(now <= then for now, then in zip(count(), before)), before, count())
-"""
-    )
-    members = start(body, body)
-    for member in members:
-        member.tell()
-    for member in members:
-        assert member.hear().startswith("True")

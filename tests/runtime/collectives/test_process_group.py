@@ -1,10 +1,11 @@
 """The process group of a round: real processes, a real store, real connections."""
 
 import signal
+from importlib.util import find_spec
 
 import pytest
 
-from tests.runtime.collectives.members import start, store
+from tests.runtime.collectives.members import DEVICES, start, store
 from tests.timeouts import timeout_s
 
 __all__ = ["start", "store"]
@@ -61,57 +62,80 @@ attempt(group.all_reduce, buffer)
     member.end()
 
 
-@pytest.mark.parametrize("count", [SMALL, LARGE])
-def test_a_break_from_another_thread_wakes_a_sum_that_waits_for_a_silent_peer(start, count):
-    """At once, and the peer notices soon after it goes on; both can form the next round."""
-    waits = (
-        f"count = {count}"
-        + """
-connect(group)
+HOST = """
+def join(group):
+    connect(group)
+
+def total(group):
+    buffer = np.ones(count)
+    group.all_reduce(buffer)
+    return buffer[0]
+"""
+WAYS = {
+    "few values": f"count = {SMALL}{HOST}",
+    "many values": f"count = {LARGE}{HOST}",
+    "devices": DEVICES
+    + """
+def join(group):
+    connect(group)
+    connect_devices(group)
+
+def total(group):
+    return add_up(group)[0]
+""",
+}
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+each_way = pytest.mark.parametrize("way", ["few values", "many values", pytest.param("devices", marks=needs_torch)])
+AGAIN = "group.close(); group = make(2); attempt(join, group); say(total(group))"
+
+
+@each_way
+def test_a_break_from_another_thread_ends_a_sum_that_waits_for_a_silent_peer(start, way):
+    """At once, and the peer notices soon after it goes on; both can form the next round, devices included."""
+    waits = f"""{WAYS[way]}
+join(group)
 say("connected")
 breaker = later(lambda group=group, main=threading.get_ident(): break_when_it_waits(group, main))
-attempt(group.all_reduce, np.ones(count))
+attempt(total, group)
 breaker.join()
-group = make(2)
-attempt(connect, group)
+{AGAIN}
 """
-    )
-    silent = (
-        f"count = {count}"
-        + """
-connect(group)
+    attempts = "" if way == "devices" else "attempt(total, group); attempt(total, group)"
+    silent = f"""{WAYS[way]}
+join(group)
 say("connected")
 hear()
-attempt(group.all_reduce, np.ones(count))
-attempt(group.all_reduce, np.ones(count))
-group = make(2)
-attempt(connect, group)
+{attempts}
+{AGAIN}
 """
-    )
     first, second = start(waits, silent)
     assert {first.hear(), second.hear()} == {"connected"}
     second.signal(signal.SIGSTOP)
     first.tell()
-    assert "was cut off in an all-reduce" in first.hear()
+    word, waited_s, *rest = first.hear().split()
+    assert word == "lost"
+    assert float(waited_s) < timeout_s(20)
+    assert ("is broken" if way == "devices" else "was cut off in an all-reduce") in " ".join(rest)
     second.signal(signal.SIGCONT)
     second.tell()
-    words = second.hear(), second.hear()
-    if count == LARGE:
-        assert "was cut off in an all-reduce" in words[0]
-    assert "lost" in words[1], "it may have all parts of the sum that was broken, and none of another one"
-    assert {first.hear(), second.hear()} == {"done"}
+    if attempts:
+        words = second.hear(), second.hear()
+        assert way == "few values" or "was cut off in an all-reduce" in words[0]
+        assert "lost" in words[1], "it may have all parts of the sum that was broken, and none of another one"
+    for expected in ("done", "2.0"):
+        assert {first.hear(), second.hear()} == {expected}
 
 
-@pytest.mark.parametrize("count", [SMALL, LARGE])
-def test_a_peer_that_is_killed_ends_a_sum_at_once(start, count):
-    """Its connections end with it."""
-    waits = f"connect(group); say('connected'); attempt(group.all_reduce, np.ones({count})); group.close()"
-    dies = "connect(group); say('connected'); hear()"
-    first, second = start(waits, dies)
+@each_way
+def test_a_peer_that_is_killed_ends_a_sum_at_once(start, way):
+    """Its connections end with it, and say so; NCCL's do not always, and then the agents' break does."""
+    waits = WAYS[way] + "join(group); say('connected'); attempt(total, group); group.close()"
+    first, second = start(waits, WAYS[way] + "join(group); say('connected'); hear()")
     assert {first.hear(), second.hear()} == {"connected"}
     second.process.kill()
-    word, waited_s, *_ = first.hear().split()
+    word, waited_s, *rest = first.hear().split()
     assert word == "lost"
+    assert "was cut off in" in " ".join(rest)
     assert float(waited_s) < timeout_s(20)
     first.end()
 
@@ -159,36 +183,28 @@ say(theirs.recv(100).decode())
     assert {member.hear() for member in members} == {"still here"}
 
 
-def test_two_hundred_rounds_leave_no_descriptor_and_no_thread(start):
-    """The groups end in the background; the last have to be given a moment."""
-    body = """
-import gc
-
-def count():
+@each_way
+def test_many_rounds_leave_no_descriptor_and_no_thread(start, way):
+    """Groups end in the background, in threads of their own; the last have to be given a moment."""
+    body = f"""{WAYS[way]}
+def used():
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-def settle(limit):
-    deadline = time.monotonic() + float(os.environ.get("CHICLE_TEST_TIMEOUT_FACTOR", "1")) * 20
-    while any(now > at_most for now, at_most in zip(count(), limit)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return count()
 
 def lap(round):
     group = make(round)
-    connect(group)
-    for count in (10, 5000):
-        buffer = np.ones(count)
-        group.all_reduce(buffer)
-        assert buffer[0] == size
+    join(group)
+    assert total(group) == size
     group.close()
 
 lap(1)
 hear()
-before = count()
-for round in range(2, 202):
+before = used()
+for round in range(2, {32 if way == "devices" else 102}):
     lap(round)
-after = settle(before)
-say(all(now <= then for now, then in zip(after, before)), before, after)
+deadline = time.monotonic() + {timeout_s(20)}
+while any(now > then for now, then in zip(used(), before)) and time.monotonic() < deadline:
+    time.sleep(0.01)
+say(all(now <= then for now, then in zip(used(), before)), before, used())
 """
     members = start(body, body)
     for member in members:

@@ -17,7 +17,7 @@ from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.control.channel import MAX_FRAME_BYTES, Channel, Listener, new_address
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports import unix_frames
 from chicle_elastic.values import ChunkAccount, MoveChunks, SetParameter, StateVersion, TaskReport

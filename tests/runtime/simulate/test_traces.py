@@ -64,9 +64,9 @@ def test_a_job_may_begin_in_the_middle_of_a_trace(path: Path) -> None:
 
 BAD = {
     "no number": ("0 4\n60 x\n", ":2: '60 x' is not `seconds nodes [price]`"),
-    "no count": ("0 4\n60\n", ":2: '60': a step is"),
-    "out of order": ("0 4\n# comment\n60 2\n30 3\n", ":4: '30 3': it is before second 60"),
-    "fewer than none": ("0 -1\n", ":1: '0 -1': seconds, nodes and price must be >= 0"),
+    "no count": ("0 4\n60\n", ":2: a step is"),
+    "out of order": ("0 4\n# comment\n60 2\n30 3\n", ":4: it is before second 60"),
+    "fewer than none": ("0 -1\n", ":1: seconds, nodes and price must be >= 0"),
     "nothing": ("# nothing\n", ": the trace has no line"),
     "a change out of order": ("60,add,a\n0,add,b\n", ":2: '0,add,b': it is before second 0.06"),
     "a node that is added twice": ("0,add,a\n5,add,a\n", ":2: '5,add,a': a is added, and is there"),

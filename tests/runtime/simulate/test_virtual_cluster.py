@@ -19,8 +19,7 @@ from chicle_elastic.runtime.simulate.scenario import (
     SimulatedSupply,
 )
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
-from chicle_elastic.scheduling.replaying import replay
-from tests.harness.text_sink import TextSink
+from tests.harness.text_sink import TextSink, replay
 
 JOB = SimulatedJob(chunks=64, rows_per_chunk=100, row_s=1e-3, iterations=30)
 """An iteration of four nodes takes 1.6 s."""
