@@ -65,6 +65,7 @@ FLOOR_0_FILES = (
     "ids",
     "values",
     "clock",
+    "closing",
     "garbage",
     "cgroups",
     "settings",

@@ -12,7 +12,6 @@ class TaskEnd(Protocol):
 
     def is_failed(self) -> bool:
         """Whether it has failed."""
-        ...
 
 
 class Launcher(Processes, Protocol):
@@ -23,11 +22,9 @@ class Launcher(Processes, Protocol):
     @property
     def restarts_left(self) -> int:
         """How often the agent may still restart a task that crashed."""
-        ...
 
     def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None while it runs."""
-        ...
 
 
 class Rendezvous(Protocol):
@@ -35,9 +32,7 @@ class Rendezvous(Protocol):
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a round; in a worker thread."""
-        ...
 
     def require_open(self) -> None:
         """Check that the job is not over; in a worker thread. Raises JobClosedError when the job is over,
         StoreUnreachableError when the store does not answer."""
-        ...

@@ -17,8 +17,6 @@ class ResourceLink(Protocol):
 
     def request(self, effect: effects.RequestNodes) -> None:
         """Tell the resource manager what the job wants."""
-        ...
 
     def finish(self, reason: str, *, has_failed: bool) -> None:
         """Tell it that the job is over, and needs no node in place of those that end now."""
-        ...

@@ -46,15 +46,12 @@ class LogHost(Protocol):
 
     def send_log(self, to: Sequence[NodeId], messages: Sequence[Message]) -> None:
         """Send the same messages about the log to agents, encoded once, as far as there are links to them."""
-        ...
 
     def claim(self, claim: Claim) -> None:
         """Ask the store for a term; `claimed`, `refused` or `store_unreachable` is called later."""
-        ...
 
     def check_term(self) -> None:
         """Look into the store in a moment; `looked` or `store_unreachable` is called then."""
-        ...
 
 
 class ReplicatedLog:

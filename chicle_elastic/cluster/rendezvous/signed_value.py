@@ -32,7 +32,6 @@ class CompareSet(Protocol):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
         """Replace the value if it is the expected one; returns what the key holds now."""
-        ...
 
 
 class SignedValue:

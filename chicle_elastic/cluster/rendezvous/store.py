@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError, UsageError
 from chicle_elastic.settings import Settings
@@ -64,7 +65,7 @@ def is_loopback(endpoint: str) -> bool:
         return host == "localhost"
 
 
-class StoreServer:
+class StoreServer(Closing):
     """A server of the store in this process; it runs until `close`, also as a context manager. Raises UsageError when
     the address cannot be listened on.
 
@@ -123,12 +124,6 @@ class StoreServer:
         """End the server; every connection to it breaks."""
         self._settling.cancel()
         self._server.close()
-
-    def __enter__(self) -> "StoreServer":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awaited: bool = True) -> KeyValueClient:
