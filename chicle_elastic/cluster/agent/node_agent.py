@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.components import NodeContext
 from chicle_elastic.cluster.agent.node import TASK_END_S, Node
 from chicle_elastic.cluster.agent.node_protocols import Launcher, TaskEnd
@@ -60,13 +61,16 @@ SWITCH_S = 0.0005  # Python's default switch interval of 5 ms is a fifth of what
 logger = logging.getLogger(__name__)
 
 
-class NodeAgent:
-    """The agent of a node; see the top of the module. Subclasses start its task, each in another way."""
+class NodeAgent(Launcher):
+    """The agent of a node; see the top of the module. Subclasses start its task, each in another way: they are the
+    node's `Launcher`."""
 
-    def __init__(self, launcher: Launcher, *, entry: JobEntry, options: NodeOptions, command: Sequence[str]) -> None:
+    def __init__(self, *, entry: JobEntry, options: NodeOptions, command: Sequence[str], restarts: int) -> None:
         self.has_left = False
+        self.restarts_left = restarts  # how often the agent may still restart the task after a crash
+        self.memory_kills = MemoryKills()
         self.resources: ResourceLink | None = None
-        self._launcher, self._entry, self._options, self._command = launcher, entry, options, tuple(command)
+        self._entry, self._options, self._command = entry, options, tuple(command)
         self._control = new_address()
         self._meeting = threading.Lock()
         self._round_store: StoreServer | None = None
@@ -113,7 +117,7 @@ class NodeAgent:
             loop = stack.enter_context(
                 EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))
             )
-            stack.callback(self._launcher.stop_task)
+            stack.callback(self.stop_task)
             restore = (term_store.publish_again, entry.restore)
             keeper = StoreKeeper(loop, store, restore=restore, event_file=event_file)
             stack.callback(keeper.close)
@@ -123,7 +127,7 @@ class NodeAgent:
                 recording = stack.enter_context(new_recording(options.log_dir, options.node))
             node = Node(
                 loop,
-                self._launcher,
+                self,
                 self,
                 context,
                 options,
@@ -157,7 +161,7 @@ class NodeAgent:
                 _mark_ended(term_store)
             if end.error is not None:
                 raise end.error
-            ended = self._launcher.task_exit(TASK_END_S) if end.awaits_task else None
+            ended = self.task_exit(TASK_END_S) if end.awaits_task else None
             return None if end.is_success or ended is None or not ended.is_failed() else ended
 
     def begins(self, loop: EventLoop, node: Node) -> None:
@@ -166,12 +170,8 @@ class NodeAgent:
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a rendezvous, which waits for no other member; in a worker thread."""
         with self._meeting:
-            self.call_round(round, members)
             if self._round_store is not None and members[0] == self._options.node:
                 self._round_store.prune(self._entry.run_id, before=round - KEPT_ROUNDS + 1)
-
-    def call_round(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Called at each rendezvous; for subclasses whose launcher has to know the round."""
 
     def require_open(self) -> None:
         """Check that the job is not over. Raises JobClosedError when the job is over, StoreUnreachableError when the

@@ -18,10 +18,7 @@ class Launcher(Processes, Protocol):
     """Starts the tasks of a node, one at a time: torch's agent, or that of a local cluster."""
 
     memory_kills: MemoryKills
-
-    @property
-    def restarts_left(self) -> int:
-        """How often the agent may still restart a task that crashed."""
+    restarts_left: int  # how often the agent may still restart a task that crashed
 
     def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None while it runs."""
