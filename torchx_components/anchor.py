@@ -129,9 +129,7 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
             listener = stack.enter_context(socket.create_server((host, 0)))
             presence = format_endpoint(host, listener.getsockname()[1])
             MeetingPlace(store=store.endpoint, presence=presence, data=data).write(folder)
-            connection = StoreConnection(store.endpoint)
-            connection.connect()
-            board = ResourceBoard(connection, endpoint=store.endpoint, secret=secret)
+            board = ResourceBoard(StoreConnection(store.endpoint).connect(), secret=secret)
             members = make_members(scheduler, arguments, folder)
             stack.callback(members.close)
             members.begin()
@@ -166,13 +164,11 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
         endpoint = format_endpoint(arguments.host, STORE_PORT)
         stack.enter_context(StoreServer(endpoint, bind="0.0.0.0"))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        own = format_endpoint("127.0.0.1", STORE_PORT)
-        connection = StoreConnection(own)
-        connection.connect()
+        connection = StoreConnection(format_endpoint("127.0.0.1", STORE_PORT)).connect()
         stack.callback(nodes.close)
         nodes.begin()
         print(f"anchor: rendezvous store at {endpoint}", flush=True)
-        return serve(nodes, ResourceBoard(connection, endpoint=own, secret=secret), listener, least=least)
+        return serve(nodes, ResourceBoard(connection, secret=secret), listener, least=least)
 
 
 def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) -> Members:

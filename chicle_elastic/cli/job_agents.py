@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.cluster.rendezvous.store import connect_store, store_errors
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports import links
@@ -34,17 +34,16 @@ def find_secret(secret_file: Path | None) -> JobSecret | None:
     return None if path is None else JobSecret.load(path)
 
 
-def connect(endpoint: str) -> KeyValueClient:
-    """A client of the rendezvous store at "host:port" or "host". Raises StoreUnreachableError when it does not answer,
+def connect(endpoint: str) -> StoreConnection:
+    """Connect to the rendezvous store at "host:port" or "host". Raises StoreUnreachableError when it does not answer,
     UsageError when the endpoint is malformed."""
-    return connect_store(endpoint, timeout_s=CONNECT_S)
+    return StoreConnection(endpoint).connect(timeout_s=CONNECT_S)
 
 
-def nodes_by_job(store: KeyValueClient, endpoint: str) -> dict[str, list[str]]:
+def nodes_by_job(store: StoreConnection) -> dict[str, list[str]]:
     """The names of the nodes whose agents have come to this store, by the run id of their job; both sorted. Raises
     StoreUnreachableError when it does not answer."""
-    with store_errors(endpoint):
-        keys = [key.split("/") for key in store.list_keys() if key.isprintable()]  # of any writer
+    keys = [key.split("/") for key in store.call(KeyValueClient.list_keys) if key.isprintable()]  # of any writer
     found: dict[str, list[str]] = {}
     for key in sorted(keys):
         if len(key) == 4 and (key[0], key[2]) == ("chicle", "agent"):

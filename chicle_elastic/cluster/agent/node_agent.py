@@ -95,9 +95,9 @@ class NodeAgent(Launcher):
                 event_file.write("metrics", url=url)
             secret = open_secret(options.secret_file, endpoint=store.endpoint)
             tls = None if options.tls is None else TlsIdentity(options.tls)
-            listens = store_listens_on(store, endpoint=store.endpoint)
+            listens = store_listens_on(store)
             address = choose_address(options.address, endpoint=store.endpoint, listens=listens)
-            term_store = TermStore(store, endpoint=store.endpoint, run_id=entry.run_id, secret=secret)
+            term_store = TermStore(store, run_id=entry.run_id, secret=secret)
             self._round_store = stack.enter_context(
                 StoreServer(format_endpoint(address.advertise, 0), bind=address.bind, ports=address.ports)
             )

@@ -36,7 +36,7 @@ class JobEntry:
             )
         self.store, self.run_id, self.node = store, run_id, node
         self.min_nodes, self.max_nodes = min_nodes, max_nodes
-        cell = SignedValue(store, endpoint=store.endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
+        cell = SignedValue(store, key=f"chicle/{run_id}/rendezvous", secret=secret)
         self.state = StateStore(cell, owner=node, clock=MonotonicClock())  # the shared state of the rendezvous
         self._has_seen_open = False
 
@@ -47,8 +47,7 @@ class JobEntry:
         """Connect to the store and enter a job. Raises UsageError when there is no secret, StoreUnreachableError when
         there is no store at the endpoint, JobClosedError when the job is over."""
         secret = open_secret(secret_file, endpoint=endpoint)
-        store = StoreConnection(endpoint)
-        store.connect()
+        store = StoreConnection(endpoint).connect()
         entry = cls(store, run_id=run_id, node=node, secret=secret, min_nodes=min_nodes, max_nodes=max_nodes)
         entry.require_open()  # before a task is started, which would run the script of the user
         return entry

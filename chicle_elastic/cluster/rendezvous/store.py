@@ -12,18 +12,17 @@ One exception: a name of this host that resolves to loopback addresses only, as 
 its own /etc/hosts. Other hosts know it by another address, so the store then listens on all.
 """
 
-import contextlib
 import ipaddress
 import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from chicle_elastic.closing import Closing
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
-from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError, UsageError
+from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.addresses import MAX_PORT, PortRange, format_listen, listen_tcp
 from chicle_elastic.transports.key_values import KeyValueClient, KeyValueServer
@@ -201,20 +200,6 @@ def keys_of_rounds(keys: Iterable[str], run_id: str, *, before: int) -> list[str
     numbers = ((key, key[len(prefix) :].partition("/")[0]) for key in keys if key.startswith(prefix))
     # Anybody can write keys, and Python makes no number of thousands of digits.
     return [key for key, number in numbers if number.isdecimal() and len(number) < 19 and int(number) < before]
-
-
-@contextlib.contextmanager
-def store_errors(endpoint: str) -> Iterator[None]:
-    """Within this, errors of a store that is gone become `StoreUnreachableError`."""
-    try:
-        yield
-    except StoreUnreachableError:
-        raise
-    except (PeerLostError, ProtocolError) as error:
-        raise StoreUnreachableError(
-            f"the rendezvous store at {endpoint} does not answer ({error}); no node can "
-            "join without it: check the driver or the --store-only process, which serves it, and start it again there"
-        ) from error
 
 
 def _address_to_listen(host: str, port: int) -> str:

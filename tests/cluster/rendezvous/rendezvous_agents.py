@@ -40,8 +40,7 @@ class Party:
         join_timeout_s: float = 30.0,
     ) -> ChicleRendezvousHandler:
         """A handler with a connection of its own."""
-        store = StoreConnection(self.host.endpoint)
-        store.connect()
+        store = StoreConnection(self.host.endpoint).connect()
         entry = JobEntry(
             store,
             run_id=RUN_ID,

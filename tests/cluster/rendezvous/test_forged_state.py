@@ -161,9 +161,7 @@ def test_a_value_that_does_not_fit_a_cell_is_not_written() -> None:
 
 
 def _cell(cluster: Party) -> SignedValue:
-    return SignedValue(
-        cluster.handler("n0").entry.store, endpoint=cluster.host.endpoint, key="chicle/job/lead", secret=cluster.secret
-    )
+    return SignedValue(cluster.handler("n0").entry.store, key="chicle/job/lead", secret=cluster.secret)
 
 
 def _raw(cluster: Party) -> bytes:
