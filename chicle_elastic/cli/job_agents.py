@@ -4,6 +4,7 @@ A command reads the store, proves the job secret to an agent over a link, and ha
 takes it for a node.
 """
 
+import argparse
 import secrets
 import select
 import socket
@@ -22,6 +23,20 @@ from chicle_elastic.transports.tls import TlsIdentity
 
 CONNECT_S = 5.0
 ANSWER_S = 5.0
+
+
+def add_peer_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare --peer, which does `what`, and the options by which this host proves to be one of the job's."""
+    parser.add_argument("--peer", metavar="HOST[:PORT]", help=what)
+    parser.add_argument(
+        "--secret-file",
+        type=Path,
+        metavar="PATH",
+        help="with --peer: file of the job secret; default: CHICLE_SECRET or CHICLE_SECRET_FILE",
+    )
+    parser.add_argument(
+        "--tls", type=Path, metavar="FOLDER", help="with --peer: folder of the certificates, as for the launcher"
+    )
 
 
 def find_secret(secret_file: Path | None) -> JobSecret | None:

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import config_from_args
 
-from chicle_elastic.cluster.agent.exit_codes import EXIT_FAILED, exit_code_of_error
+from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, exit_code_of_error
 from chicle_elastic.cluster.options import PROGRAM, SIGNALS_OF_TORCH, AgentCommand, StoreCommand, parse
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError
 from chicle_elastic.cluster.rendezvous.own_address import interface_address

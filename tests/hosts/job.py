@@ -16,6 +16,7 @@ from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.net.peers import node_of
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.transports.secret import JobSecret
 from tests.harness.chaos_app import NUM_ROWS
 from tests.harness.cluster_truth import Evidence, judge

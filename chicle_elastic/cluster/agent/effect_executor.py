@@ -14,9 +14,9 @@ from typing import Protocol
 
 from chicle_elastic.cluster.agent.group_formation import GroupFormation
 from chicle_elastic.cluster.agent.moved_bytes import MovedBytes
+from chicle_elastic.cluster.agent.node_protocols import ResourceLink
 from chicle_elastic.cluster.agent.pipelining import Pipelining
 from chicle_elastic.cluster.agent.placement_check import PlacementCheck
-from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.agent.transitions import TransitionTimes
 from chicle_elastic.cluster.consensus.entries import Ended
 from chicle_elastic.cluster.consensus.messages import Folded

@@ -27,19 +27,19 @@ from typing import Any
 from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.components import NodeContext
 from chicle_elastic.cluster.agent.node import TASK_END_S, Node
-from chicle_elastic.cluster.agent.node_protocols import Launcher, TaskEnd
-from chicle_elastic.cluster.agent.resource_link import ResourceLink
+from chicle_elastic.cluster.agent.node_protocols import Launcher, ResourceLink, TaskEnd
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.cloud_notices import NoticeWatch, grace_of
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.metrics_server import MetricsServer
-from chicle_elastic.cluster.options import END_S, NodeOptions
-from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
+from chicle_elastic.cluster.options import END_S, PROGRAM, NodeOptions
+from chicle_elastic.cluster.rendezvous.errors import JobClosedError, StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.own_address import choose_address, store_listens_on
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret
+from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.monitoring.job_metrics import JobMetrics
@@ -50,6 +50,8 @@ from chicle_elastic.settings import Settings
 from chicle_elastic.start_signals import hand_over
 from chicle_elastic.transports.tls import TlsIdentity
 
+EXIT_FAILED = 1
+EXIT_USAGE = 2
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 DEBUG_STATE_SIGNAL = signal.SIGUSR2  # makes the agent write its debug state into the event file, to diagnose a hang
 KEPT_ROUNDS = 2
@@ -236,3 +238,11 @@ def _signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Itera
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def exit_code_of_error(error: ChicleError) -> int:
+    """Print an error that ends an agent, and return the exit code."""
+    print(f"{PROGRAM}: {error}", file=sys.stderr)
+    if isinstance(error, JobClosedError) and error.is_success:
+        return 0  # for a resource manager, a node that came after the end of the job has not failed
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

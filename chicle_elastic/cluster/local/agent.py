@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cgroups import MemoryKills
-from chicle_elastic.cluster.agent.exit_codes import EXIT_FAILED, exit_code_of_error
 from chicle_elastic.cluster.agent.node import Node
-from chicle_elastic.cluster.agent.node_agent import NodeAgent
+from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, NodeAgent, exit_code_of_error
 from chicle_elastic.cluster.local.messages import Connection, Received
 from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.net.event_loop import EventLoop

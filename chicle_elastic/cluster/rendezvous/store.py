@@ -24,7 +24,7 @@ from chicle_elastic.closing import Closing
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.settings import Settings
-from chicle_elastic.transports.addresses import MAX_PORT, PortRange, format_listen, listen_tcp
+from chicle_elastic.transports.addresses import MAX_PORT, PortRange, format_listen, is_loopback, listen_tcp
 from chicle_elastic.transports.key_values import KeyValueClient, KeyValueServer
 from chicle_elastic.transports.secret import JobSecret
 
@@ -53,15 +53,6 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
 def format_endpoint(host: str, port: int) -> str:
     """ "host:port", IPv6 addresses in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(endpoint: str) -> bool:
-    """Whether only this host can reach the endpoint."""
-    host, _ = parse_endpoint(endpoint)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class StoreServer(Closing):
@@ -168,7 +159,7 @@ def open_secret(secret_file: Path | None, *, endpoint: str) -> JobSecret:
     """
     if secret_file is None:
         return JobSecret.from_text(Settings.from_environment().secret or "", where="CHICLE_SECRET")
-    if is_loopback(endpoint):
+    if is_loopback(parse_endpoint(endpoint)[0]):
         return JobSecret.load_or_create(secret_file)
     return JobSecret.load(secret_file)
 
