@@ -268,25 +268,27 @@ class SlurmNodes(PolledMembers[SlurmMember]):
         )
         self._throttles[printed.strip().partition(";")[0]] = throttle
 
-    def _run(self, *command: str, is_checked: bool = True, timeout_s: float = COMMAND_S) -> str:
-        try:
-            done = subprocess.run(
-                command,
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
-        except FileNotFoundError:
-            raise PeerLostError(
-                f"there is no {command[0]} on this host; start the anchor where Slurm's programs are, as sbatch does"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise PeerLostError(f"{command[0]} has not answered within {timeout_s:g} s: is slurmctld there?") from None
-        if is_checked and done.returncode:
-            raise UsageError(f"{command[0]} refuses: {done.stderr.strip() or done.returncode} ({' '.join(command)})")
-        return done.stdout
+    def _run(self, *command: str, is_checked: bool = True) -> str:
+        return run_program(*command, is_checked=is_checked, environment=self._environment)
+
+
+def run_program(*command: str, is_checked: bool = True, environment: Mapping[str, str] | None = None) -> str:
+    """Run a program of Slurm's; returns what it prints. Raises PeerLostError when there is none, or it does not answer,
+    UsageError when it is checked and refuses."""
+    environment = environment_of_jobs() if environment is None else environment
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        raise PeerLostError(
+            f"there is no {command[0]} on this host; go where Slurm's programs are, as sbatch does"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise PeerLostError(f"{command[0]} has not answered within {COMMAND_S:g} s: is slurmctld there?") from None
+    if is_checked and done.returncode:
+        raise UsageError(f"{command[0]} refuses: {done.stderr.strip() or done.returncode} ({' '.join(command)})")
+    return done.stdout
 
 
 def seconds_of(text: str) -> float:
