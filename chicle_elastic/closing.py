@@ -6,8 +6,8 @@ from typing import Self
 class Closing:
     """Closes itself at the end of a `with` block."""
 
-    def close(self) -> None:
-        """Give up what this object holds; subclasses say what that is."""
+    def close(self) -> object:
+        """Give up what this object holds; subclasses say what that is, and what they return."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

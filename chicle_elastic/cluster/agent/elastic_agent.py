@@ -75,14 +75,17 @@ class ElasticAgent(NodeAgent):
     def spawn_task(self) -> int:
         """Start a process; a subclass that overrides this overrides the next two as well. Returns its process id."""
         config = self._config
-        prefix = config.log_line_prefix_template
+        assert config.logs_specs is not None
+        prefixes = None
+        if (template := config.log_line_prefix_template) is not None:
+            prefixes = {0: Template(template).safe_substitute(role_name=config.role, local_rank=0)}
         self._process = start_processes(
             name=config.role,
             entrypoint=self._entrypoint,
             args={0: tuple(self._command)},
             envs={0: dict(self.task_environment())},
             logs_specs=config.logs_specs,
-            log_line_prefixes=prefix and {0: Template(prefix).safe_substitute(role_name=config.role, local_rank=0)},
+            log_line_prefixes=prefixes,
             start_method=config.start_method,
             numa_options=config.numa_options,
             duplicate_stdout_filters=config.duplicate_stdout_filters,
