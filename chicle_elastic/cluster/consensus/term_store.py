@@ -94,7 +94,8 @@ class TermStore:
                 return True, newest  # an earlier attempt was executed, and its answer lost
             if not self._is_settled(seen, is_restarted=known > 0 or self._has_reconnected):
                 raise StoreUnreachableError(
-                    f"the rendezvous store at {self._store.endpoint} has just begun and has no term of {self._run_id!r} yet"
+                    f"the rendezvous store at {self._store.endpoint} has just begun and has no term of "
+                    f"{self._run_id!r} yet"
                 )
             if newest.term > known or newest.term >= term:
                 return False, newest
