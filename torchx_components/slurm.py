@@ -99,12 +99,8 @@ class SlurmNodes(PolledMembers[SlurmMember]):
         self._next_drain_s = time.monotonic() + DRAIN_S
 
     def begin(self) -> None:
-        """Submit the array.
-
-        Raises:
-            UsageError: Slurm refuses it: no such partition, no right to submit, more than a limit allows.
-            PeerLostError: There is no Slurm here, or it does not answer.
-        """
+        """Submit the array. Raises UsageError when Slurm refuses it: no such partition, no right to submit, more than a
+        limit allows, PeerLostError when there is no Slurm here, or it does not answer."""
         self._submit(self._wanted)
         self._thread.start()
 

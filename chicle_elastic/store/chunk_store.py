@@ -83,14 +83,12 @@ class ChunkStore(Closing):
             return self._book.holds(chunk_id)
 
     def reserve(self, chunk_id: ChunkId, size_bytes: int) -> memoryview:
-        """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`.
+        """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`. Raises CapacityError
+        when the chunk is larger than a slot, or there is no slot left, UsageError when the chunk is here already, or
+        `size_bytes` is not positive.
 
         Returns:
             Writable memoryview of `size_bytes` bytes, to be filled.
-
-        Raises:
-            CapacityError: The chunk is larger than a slot, or there is no slot left.
-            UsageError: The chunk is here already, or `size_bytes` is not positive.
         """
         if size_bytes < 1:
             raise UsageError(f"chunk {chunk_id} of size_bytes={size_bytes} cannot be; a chunk has a header at least")
