@@ -116,7 +116,6 @@ class Membership:
         self._loop, self._terms, self._users = loop, term_store, users
         self._can_join, self._require_open = is_ready, require_open
         self.log = ReplicatedLog(loop, node, new_incarnation(node), make_scheduler=make_scheduler, host=self)
-        self.log.subscribe(self)
         self._has_announced = False
         self._is_leaving = False
         self._joining_since_s = self._contact_s = loop.now()
