@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import re
 import subprocess
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from chicle_elastic.errors import DataError, PeerLostError, UsageError
 from chicle_elastic.settings import environment_of_jobs
+from torchx_components.job_state import replace_json
 from torchx_components.slurm import run_program
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ def submit(app: "specs.AppDef", scheduler: str, cfg: Mapping[str, Any], job: Pat
         _runners[handle] = runner
     else:
         runner.close()
-    draft = job / f".{FILE_NAME}"
-    draft.write_text(json.dumps({"version": VERSION, "scheduler": scheduler, "handle": handle}))
-    os.replace(draft, job / FILE_NAME)
+    replace_json(job / FILE_NAME, {"version": VERSION, "scheduler": scheduler, "handle": handle})
 
 
 def submission_of(job: Path) -> Submission:

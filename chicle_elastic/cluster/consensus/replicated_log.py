@@ -1,8 +1,8 @@
 """The log as an agent has it: the shell of a replica, which performs the replica's actions in the loop of the agent.
 
-Events go in at one end (`append`), and come out in one order at every agent (`LogHost.folded`). A boundary must not wait for
-a round trip: the end of an iteration is known to all members by their all-reduce, so each agent appends it by itself
-(`iteration_ended`) instead of proposing it, and says so when it cannot (`iteration_broke`).
+Events go in at one end (`append`), and come out in one order at every agent (`LogHost.folded`). A boundary must not
+wait for a round trip: the end of an iteration is known to all members by their all-reduce, so each agent appends it by
+itself (`iteration_ended`) instead of proposing it, and says so when it cannot (`iteration_broke`).
 
 Messages to other agents are sent at the end of a turn of the loop, those to one agent together: what came in one turn
 is given its places together. Terms are asked for through the `LogHost`, which answers with `claimed`, `refused` or
