@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -74,13 +73,12 @@ class SpotAgent(ElasticAgent):
     """An agent whose task was forked ahead.
 
     Args:
-        spec: Of torch.
         task: Process id of that task.
         to_task: Descriptor from which it reads its environment.
     """
 
-    def __init__(self, spec: WorkerSpec, *args: Any, task: int, to_task: int, **kwargs: Any) -> None:
-        super().__init__(spec, *args, **kwargs)
+    def __init__(self, *args: Any, task: int, to_task: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._pid, self._to_task, self._code = task, to_task, None
 
     _code: int | None

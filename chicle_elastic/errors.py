@@ -58,10 +58,6 @@ class JobFailedError(ChicleError, RuntimeError):
     """The job ended because one of its tasks failed; the message has the traceback of that task."""
 
 
-class IncompatibleVersionError(ChicleError, ImportError):
-    """An installed package does not fit; the message names the version found and those that were tested."""
-
-
 class UnreachablePlaceError(DataError):
     """A URL does not answer, or refuses to be read or written; the message has the URL and the reason."""
 

@@ -51,12 +51,11 @@ def test_a_fit_says_so_once_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_table_agrees_with_pyproject() -> None:
-    """The oldest versions are those that pip allows, and torch has no newer one; each Python has its classifier."""
+    """The oldest versions are those that pip allows, and each Python has its classifier."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = " ".join([*project["dependencies"], *project["optional-dependencies"]["cluster"]])
-    major, newest = map(int, TRIED["torch"][1].split("."))
     assert f"numpy>={TRIED['NumPy'][0]}" in asked
-    assert f"torch>={TRIED['torch'][0]},<{major}.{newest + 1}" in asked
+    assert f"torch>={TRIED['torch'][0]} " in asked
     assert project["requires-python"] == f">={TRIED['Python'][0]}"
     first, last = (int(version.split(".")[1]) for version in TRIED["Python"])
     shown = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]

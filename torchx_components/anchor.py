@@ -54,7 +54,7 @@ from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
 from torchx_components.kubernetes_manifest import STORE_PORT
 from torchx_components.local_nodes import LocalNodes
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
-from torchx_components.node import PASSED_ON
+from torchx_components.node import add_passed_on, parse_nodes, passed_on
 from torchx_components.serving import Members, serve
 from torchx_components.slurm import SlurmNodes
 from torchx_components.submission import FIT_TASK
@@ -98,9 +98,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="interpreter on the nodes; default: %(default)s")
     parser.add_argument("--secret-file", type=Path, help="of the job secret; default: a new secret")
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="of sbatch, for the members")
-    for option in PASSED_ON:
-        parser.add_argument(option, help="of the nodes, as of python -m chicle_elastic.launch")
-    parser.add_argument("--resume", action="store_true", help="of the nodes: go on from the newest checkpoint")
+    add_passed_on(parser)
     parser.add_argument(
         "module", nargs="?", help="what the tasks run, by python -m; gets --train, --out and what follows it"
     )
@@ -131,9 +129,7 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
             listener = stack.enter_context(socket.create_server((host, 0)))
             presence = format_endpoint(host, listener.getsockname()[1])
             MeetingPlace(store=store.endpoint, presence=presence, data=data).write(folder)
-            connection = StoreConnection(store.endpoint)
-            connection.connect()
-            board = ResourceBoard(connection, endpoint=store.endpoint, secret=secret)
+            board = ResourceBoard(StoreConnection(store.endpoint).connect(), secret=secret)
             members = make_members(scheduler, arguments, folder)
             stack.callback(members.close)
             members.begin()
@@ -168,13 +164,11 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
         endpoint = format_endpoint(arguments.host, STORE_PORT)
         stack.enter_context(StoreServer(endpoint, bind="0.0.0.0"))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        own = format_endpoint("127.0.0.1", STORE_PORT)
-        connection = StoreConnection(own)
-        connection.connect()
+        connection = StoreConnection(format_endpoint("127.0.0.1", STORE_PORT)).connect()
         stack.callback(nodes.close)
         nodes.begin()
         print(f"anchor: rendezvous store at {endpoint}", flush=True)
-        return serve(nodes, ResourceBoard(connection, endpoint=own, secret=secret), listener, least=least)
+        return serve(nodes, ResourceBoard(connection, secret=secret), listener, least=least)
 
 
 def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) -> Members:
@@ -197,10 +191,7 @@ def node_command(arguments: argparse.Namespace, folder: Path) -> list[str]:
     least, most = parse_nodes(arguments.nodes)
     command = [arguments.python, "-m", "torchx_components.node", "--run", str(folder), "--nnodes", f"{least}:{most}"]
     command += ["--grace", str(arguments.grace), "--log-dir", str(arguments.out.absolute() / "nodes")]
-    for option in PASSED_ON:
-        value = getattr(arguments, option.removeprefix("--").replace("-", "_"))
-        command += [option, value] if value is not None else []
-    return [*command, *(["--resume"] if arguments.resume else [])]
+    return command + passed_on(arguments)
 
 
 def task_command(arguments: argparse.Namespace) -> list[str]:
@@ -243,21 +234,6 @@ def prepare(train: str, run: Path, max_nodes: int) -> str:
         raise type(error)(f"{error} ({advice})") from error
     print("\n".join([summary(folder), *details(folder, report)]), flush=True)
     return str(folder.path)
-
-
-def parse_nodes(text: str) -> tuple[int, int]:
-    """Fewest and most nodes of "2:3" or "3", or TorchX's own "2:3x1" and "3x1". Raises UsageError when it is none of
-    these, or several processes per node."""
-    least, _, most = text.removesuffix("x1").partition(":")
-    try:
-        found = int(least), int(most or least)
-    except ValueError:
-        found = (0, 0)
-    if not 1 <= found[0] <= found[1]:
-        raise UsageError(
-            f"-j {text}: write MIN:MAX or N, e.g. 2:3; a node runs one task, which uses all its processors"
-        )
-    return found
 
 
 def own_host() -> str:

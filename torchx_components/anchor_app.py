@@ -1,7 +1,6 @@
 """The anchor of a job as an application of TorchX, for components and for `TorchXRuntime`."""
 
 import os
-import re
 import shlex
 from importlib import import_module
 from typing import Any
@@ -9,22 +8,10 @@ from typing import Any
 import torchx.specs as specs
 
 from chicle_elastic.chunks.places import absolute_place
+from torchx_components.node import parse_nodes
 
 ANCHOR = "torchx_components.anchor"
 FIT = "estimators.fit_task"
-
-
-def parse_nodes(j: str) -> tuple[int, int]:
-    """Fewest and most nodes of "2:3", "3", or TorchX's own "2:3x1" and "3x1".
-
-    Raises:
-        ValueError: it says something else, or several processes per node
-    """
-    match = re.fullmatch(r"(?:(\d+):)?(\d+)(?:x1)?", j)
-    least, most = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
-    if not 1 <= least <= most:
-        raise ValueError(f"-j {j}: write MIN:MAX or N, e.g. 2:3; a node runs one task, which uses all its processors")
-    return least, most
 
 
 def component_of(given: dict[str, Any], task: list[str]) -> specs.AppDef:

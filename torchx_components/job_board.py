@@ -42,6 +42,5 @@ def _board_of(job: Path) -> ResourceBoard:
     if not (run / PLACE_NAME).exists():
         raise UsageError(f"the anchor of {job} prepares its data, or was killed: {run} has no {PLACE_NAME}")
     place = MeetingPlace.wait_for(run, 0.0)
-    connection = StoreConnection(place.store)
-    connection.connect()
-    return ResourceBoard(connection, endpoint=place.store, secret=JobSecret.load_or_create(run / SECRET_NAME))
+    connection = StoreConnection(place.store).connect()
+    return ResourceBoard(connection, secret=JobSecret.load_or_create(run / SECRET_NAME))

@@ -24,6 +24,13 @@ Phase: TypeAlias = Literal["preparing", "running", "succeeded", "failed", "cance
 ENDS = ("succeeded", "failed", "cancelled")
 
 
+def replace_json(path: Path, value: object) -> None:
+    """Write a file whole: a reader sees what was there, or this value."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(value))
+    os.replace(draft, path)
+
+
 @dataclass(frozen=True, slots=True)
 class MemberState:
     """A member in a job's state; fields as of `serving.Member`."""
@@ -70,9 +77,7 @@ class JobState:
 
     def write(self, job: Path) -> None:
         """Replace the file."""
-        draft = job / f".{FILE_NAME}.{os.getpid()}"
-        draft.write_text(json.dumps({"version": VERSION, **asdict(self)}))
-        os.replace(draft, job / FILE_NAME)
+        replace_json(job / FILE_NAME, {"version": VERSION, **asdict(self)})
 
 
 @dataclass(slots=True)

@@ -15,23 +15,21 @@ import contextlib
 import http.client
 import json
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chicle_elastic.errors import PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.resources.managers import Assigned, Said
 from torchx_components.kubernetes_manifest import job_names, member_selector
+from torchx_components.polled_members import PolledMembers
 from torchx_components.serving import Member
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-POLL_S = 1.0
 REQUEST_S = 10.0
 
 
@@ -85,21 +83,16 @@ class KubernetesApi:
         return (self._account / "token").read_text().strip()  # each time: Kubernetes writes a new one every hour
 
 
-class KubernetesNodes:
-    """`Members`; see the top of the module."""
+class KubernetesNodes(PolledMembers[Member]):
+    """`Members`; see the top of the module. Its Jobs start no pods by themselves when one has ended with 0."""
+
+    name = "kubernetes"
 
     def __init__(self, api: KubernetesApi, name: str, *, least: int, most: int, begin: int) -> None:
-        self.members: Mapping[NodeId, Member] = {}  # pods that run, by name; replaced as a whole
+        super().__init__(begin=begin, least=least, most=most, close_s=2 * REQUEST_S)
         # as of `Members`; why pods wait, where Kubernetes says so
         self.waiting = f"kubectl get pods -l chicle.run={name} says where they stand"
-        self._api, self._name, self._least, self._most = api, name, least, most
-        self._wanted, self._set = min(begin, most), -1
-        self._said: list[Said] = []
-        self._fault: str | None = None
-        self._lock = threading.Lock()
-        self._woken = threading.Event()
-        self._is_over = self._is_ending = False
-        self._thread = threading.Thread(target=self._work, name="kubernetes", daemon=True)
+        self._api, self._name, self._set = api, name, -1
 
     def begin(self) -> None:
         """Look at the Jobs of the members, and set how many there shall be. Raises UsageError when they are not there,
@@ -107,41 +100,15 @@ class KubernetesNodes:
         self._turn()
         self._thread.start()
 
-    def request(self, total: int, reason: str) -> None:
-        """As of `ResourceManager`; fewer than `least` or more than `most` are not asked for."""
-        with self._lock:
-            self._wanted = max(self._least, min(total, self._most))
-        self._woken.set()
-
     def release(self, node: NodeId) -> None:
         """As of `ResourceManager`: the Job replaces a pod that has ended, if so many are wanted."""
 
     def notice(self, node: NodeId) -> None:
         """As of `Members`: the Job controller chooses the pods that it deletes, which is their notice."""
 
-    def stop_starting(self) -> None:
-        """The job is over: the Jobs of members start no pods by themselves when one has ended with 0."""
-        self._is_ending = True
-
-    def poll(self, now_s: float) -> Sequence[Said]:
-        """As of `ResourceManager`.
-
-        Raises:
-            PeerLostError: Kubernetes has given up a Job of members.
-        """
-        with self._lock:
-            if self._fault is not None and not self._is_ending:
-                raise PeerLostError(self._fault)
-            said, self._said = self._said, []
-            return said
-
-    def close(self) -> None:
+    def _close(self) -> None:
         """Delete the Jobs of members that are not over, if the run is; their pods get SIGTERM. An anchor that is moved
         to another machine leaves them alone: they train on, and find the next one."""
-        self._is_over = True
-        self._woken.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * REQUEST_S)
         if not self._is_ending and self._fault is None:
             return
         for job in job_names(self._name):
@@ -149,18 +116,6 @@ class KubernetesNodes:
                 if not _has_ended(self._api.call("GET", self._path(job))):
                     policy = {"propagationPolicy": "Background"}
                     self._api.call("DELETE", self._path(job), policy)
-
-    # The thread.
-
-    def _work(self) -> None:
-        while not self._is_over:
-            try:
-                self._turn()
-            except (PeerLostError, UsageError) as error:
-                # A server that restarts is no reason to end; a role that was taken away may come back.
-                print(f"kubernetes: {error}; it is asked again", flush=True)
-            self._woken.wait(POLL_S)
-            self._woken.clear()
 
     def _turn(self) -> None:
         core, burst = job_names(self._name)
@@ -184,10 +139,7 @@ class KubernetesNodes:
                 running[name] = Member(name, pod["spec"].get("nodeName", ""), since_s, is_noticed)
             elif reason := _why_waiting(status):
                 self.waiting = f"{name} waits: {reason}"
-        said: list[Said] = [Assigned(name) for name in running if name not in known]
-        with self._lock:
-            self.members, self._fault = running, fault
-            self._said += said
+        self._found(running, fault=fault)
 
     def _path(self, job: str) -> str:
         return f"/apis/batch/v1/namespaces/{self._api.namespace}/jobs/{job}"

@@ -4,25 +4,22 @@ A member that has left is followed by another one as long as so many are wanted;
 children of the anchor in a session of their own, and the kernel ends them when the anchor is killed.
 """
 
-import ctypes
+import functools
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from chicle_elastic.cluster.local.forking import die_with
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managers import Assigned, Said
 from torchx_components.serving import Member
 
-PR_SET_PDEATHSIG = 1
 LEAST_FAILED = 2
 """At least so many members one after the other may fail, and as many as are wanted; one more ends the run."""
 WELL_S = 20.0  # a member that has lived for so long was well
-
-_libc = ctypes.CDLL(None)
 
 
 class LocalNodes:
@@ -112,14 +109,12 @@ class LocalNodes:
             name = NodeId(f"node-{self._number}")
             self._number += 1
             self._processes[name] = subprocess.Popen(
-                self._command(name), stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=self._die_with_anchor
+                self._command(name),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=functools.partial(die_with, self._anchor),
             )
             member = Member(name, f"process {self._processes[name].pid}", time.monotonic())
             self.members = {**self.members, name: member}
             started.append(Assigned(name))
         return started
-
-    def _die_with_anchor(self) -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != self._anchor:  # it has died in between
-            os._exit(1)

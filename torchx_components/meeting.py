@@ -8,7 +8,6 @@ gone, however it went. Nothing is said over it.
 """
 
 import json
-import os
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import DataError, PeerLostError
+from torchx_components.job_state import replace_json
 
 SECRET_NAME = "secret"
 PLACE_NAME = "place.json"
@@ -32,9 +32,7 @@ class MeetingPlace:
 
     def write(self, run: Path) -> None:
         """Publish it, whole."""
-        draft = run / f".{PLACE_NAME}"
-        draft.write_text(json.dumps(asdict(self)))
-        os.replace(draft, run / PLACE_NAME)
+        replace_json(run / PLACE_NAME, asdict(self))
 
     @classmethod
     def wait_for(cls, run: Path, timeout_s: float) -> "MeetingPlace":

@@ -15,13 +15,14 @@ if __name__ == "__main__":  # before anything that takes long
 
 import argparse
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
-from chicle_elastic.errors import ChicleError, PeerLostError
+from chicle_elastic.errors import ChicleError, PeerLostError, UsageError
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
 
 PASSED_ON = ("--checkpoint", "--checkpoint-every", "--metrics", "--notices", "--patience")
@@ -42,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         LEAVE_OPTION, default="0", help="exit code of a node that left on a notice; default: %(default)s"
     )
-    for option in PASSED_ON:
-        parser.add_argument(option, help="as of python -m chicle_elastic.launch")
-    parser.add_argument("--resume", action="store_true", help="as of python -m chicle_elastic.launch")
+    add_passed_on(parser)
     parser.add_argument("--log-dir", required=True, help="folder for event files")
     parser.add_argument("module", help="what the task runs, by python -m; it gets --train and the arguments behind it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -68,8 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def launch(arguments: argparse.Namespace, store: str, data: str, secret_file: Path) -> int:
     """Be a node of the run; returns the exit code."""
-    passed = [word for option in PASSED_ON if (value := _value(arguments, option)) for word in (option, value)]
-    passed += ["--resume"] if arguments.resume else []
     from chicle_elastic.cluster import launcher
     from chicle_elastic.cluster.agent.store_resources import StoreManagedAgent
 
@@ -78,12 +75,38 @@ def launch(arguments: argparse.Namespace, store: str, data: str, secret_file: Pa
             *("--nnodes", arguments.nnodes, "--name", arguments.name, "--grace", arguments.grace),
             *("--rdzv-endpoint", store, "--secret-file", str(secret_file)),
             *(LEAVE_OPTION, arguments.leave_exit_code),
-            *passed,
+            *passed_on(arguments),
             *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", data),
             *arguments.arguments,
         ],
         make_agent=StoreManagedAgent,
     )
+
+
+def add_passed_on(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that reach the launcher of a node as they are."""
+    for option in PASSED_ON:
+        parser.add_argument(option, help="of the nodes, as of python -m chicle_elastic.launch")
+    parser.add_argument("--resume", action="store_true", help="of the nodes: go on from the newest checkpoint")
+
+
+def passed_on(arguments: argparse.Namespace) -> list[str]:
+    """Return the options of `add_passed_on` that were given, as words of a command line."""
+    given = {option: getattr(arguments, option.removeprefix("--").replace("-", "_")) for option in PASSED_ON}
+    words = [word for option, value in given.items() if value is not None for word in (option, value)]
+    return [*words, *(["--resume"] if arguments.resume else [])]
+
+
+def parse_nodes(text: str) -> tuple[int, int]:
+    """Return the fewest and the most nodes of "2:3" or "3", or TorchX's own "2:3x1" and "3x1". Raises UsageError when
+    the text is none of these, or says several processes per node."""
+    match = re.fullmatch(r"(?:(\d+):)?(\d+)(?:x1)?", text)
+    least, most = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
+    if not 1 <= least <= most:
+        raise UsageError(
+            f"-j {text}: write MIN:MAX or N, e.g. 2:3; a node runs one task, which uses all its processors"
+        )
+    return least, most
 
 
 def wait_for_store(endpoint: str, timeout_s: float) -> None:
@@ -100,11 +123,6 @@ def wait_for_store(endpoint: str, timeout_s: float) -> None:
                     "log of the anchor"
                 ) from error
             time.sleep(POLL_S)
-
-
-def _value(arguments: argparse.Namespace, option: str) -> str | None:
-    value: str | None = getattr(arguments, option.removeprefix("--").replace("-", "_"))
-    return value
 
 
 if __name__ == "__main__":

@@ -42,29 +42,23 @@ class Members(ResourceManager, Protocol):
     @property
     def members(self) -> Mapping[NodeId, Member]:
         """Those that have a place now, by name; replaced as a whole."""
-        ...
 
     @property
     def waiting(self) -> str:
         """What a person can look at while none has come, in words."""
-        ...
 
     def begin(self) -> None:
         """Ask for the first members. Raises UsageError when the scheduler refuses them, PeerLostError when there is no
         scheduler, or it does not answer."""
-        ...
 
     def notice(self, node: NodeId) -> None:
         """Tell a member that it has to leave."""
-        ...
 
     def stop_starting(self) -> None:
         """The job is over: none starts in place of one that ends now."""
-        ...
 
     def close(self) -> None:
         """Take back what was asked for, and end the members that are left."""
-        ...
 
 
 def serve(

@@ -19,7 +19,6 @@ A thread of its own talks to Slurm, since its programs may take seconds; the met
 import math
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +26,11 @@ from pathlib import Path
 
 from chicle_elastic.errors import PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.resources.managers import Assigned, Revoked, Said
+from chicle_elastic.resources.managers import Revoked
 from chicle_elastic.settings import environment_of_jobs
+from torchx_components.polled_members import PolledMembers
 from torchx_components.serving import Member
 
-POLL_S = 1.0
 DRAIN_S = 15.0  # how often to look for nodes that are being drained
 COMMAND_S = 60.0
 SIGNAL_S = 3.0
@@ -64,7 +63,7 @@ class SlurmMember(Member):
         return self.task.partition("_")[0]
 
 
-class SlurmNodes:
+class SlurmNodes(PolledMembers[SlurmMember]):
     """`Members`; see the top of the module.
 
     Args:
@@ -72,12 +71,9 @@ class SlurmNodes:
         begin: Members to begin with, >= 1.
         options: For sbatch: partition, resources, outputs.
         environment: Of Slurm's programs and of the members; by default that of this process.
-
-    Attributes:
-        members: Tasks of the array that have a node, by name; replaced as a whole.
-        waiting: As of `Members`.
     """
 
+    name = "slurm"
     waiting = "squeue says where the array stands"
 
     def __init__(
@@ -90,39 +86,23 @@ class SlurmNodes:
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.members: Mapping[NodeId, SlurmMember] = {}
-        self._script, self._most, self._grace_s = script, most, grace_s
+        super().__init__(begin=begin, least=1, most=most, close_s=COMMAND_S)
+        self._script, self._grace_s = script, grace_s
         self._signal_s = math.ceil(grace_s) + SIGNAL_EARLY_S
         self._options = tuple(options)
         self._environment = environment_of_jobs(environment)
-        self._wanted = min(begin, most)
         self._throttles: dict[str, int] = {}
         self._signals: list[tuple[subprocess.Popen[bytes], float]] = []
-        self._said: list[Said] = []
-        self._fault: str | None = None
         self._num_short = 0
         self._to_cancel: list[str] = []
         self._to_notice: list[NodeId] = []
-        self._lock = threading.Lock()
-        self._woken = threading.Event()
-        self._is_over = self._is_ending = False
-        self._thread = threading.Thread(target=self._work, name="slurm", daemon=True)
+        self._next_drain_s = time.monotonic() + DRAIN_S
 
     def begin(self) -> None:
-        """Submit the array.
-
-        Raises:
-            UsageError: Slurm refuses it: no such partition, no right to submit, more than a limit allows.
-            PeerLostError: There is no Slurm here, or it does not answer.
-        """
+        """Submit the array. Raises UsageError when Slurm refuses it: no such partition, no right to submit, more than a
+        limit allows, PeerLostError when there is no Slurm here, or it does not answer."""
         self._submit(self._wanted)
         self._thread.start()
-
-    def request(self, total: int, reason: str) -> None:
-        """As of `ResourceManager`; more than `most` are not asked for."""
-        with self._lock:
-            self._wanted = max(1, min(total, self._most))
-        self._woken.set()
 
     def release(self, node: NodeId) -> None:
         """As of `ResourceManager`: cancel the member, if it still has a node."""
@@ -138,51 +118,13 @@ class SlurmNodes:
             self._to_notice.append(node)
         self._woken.set()
 
-    def stop_starting(self) -> None:
-        """The job is over: no task starts in place of one that ends now."""
-        with self._lock:
-            self._is_ending = True
-        self._woken.set()
-
-    def poll(self, now_s: float) -> Sequence[Said]:
-        """As of `ResourceManager`.
-
-        Raises:
-            PeerLostError: Members end as soon as they begin, or Slurm knows nothing of the array any more.
-        """
-        with self._lock:
-            if self._fault is not None:
-                raise PeerLostError(self._fault)
-            said, self._said = self._said, []
-            return said
-
-    def close(self) -> None:
+    def _close(self) -> None:
         """Cancel what is left of the array; members that run get SIGTERM."""
-        self._is_over = True
-        self._woken.set()
-        if self._thread.is_alive():
-            self._thread.join(COMMAND_S)
         self._end_signals(math.inf)
         for array in self._throttles:
             self._run("scancel", array, is_checked=False)
 
-    # The thread.
-
-    def _work(self) -> None:
-        next_drain_s = time.monotonic() + DRAIN_S
-        while not self._is_over:
-            try:
-                self._turn(looks_for_drains=time.monotonic() >= next_drain_s)
-                if time.monotonic() >= next_drain_s:
-                    next_drain_s = time.monotonic() + DRAIN_S
-            except (PeerLostError, UsageError) as error:
-                print(
-                    f"slurm: {error}; it is asked again", flush=True
-                )  # a controller that restarts is no reason to end
-            self._woken.wait(POLL_S)
-            self._woken.clear()
-
-    def _turn(self, *, looks_for_drains: bool) -> None:
+    def _turn(self) -> None:
         self._end_signals(time.monotonic())
         running, waiting = self._queue()
         self._judge_ends(running)
@@ -201,15 +143,13 @@ class SlurmNodes:
         self._signal([running[node] for node in noticed])
         for node in noticed:
             running[node] = replace(running[node], is_noticed=True)
-        known = self.members
-        said: list[Said] = [Assigned(name) for name in running if name not in known]
-        if looks_for_drains and running:
-            for name in self._drained(running):
-                said.append(Revoked(name, self._grace_s))
+        drained: list[NodeId] = []
+        if time.monotonic() >= self._next_drain_s:
+            self._next_drain_s = time.monotonic() + DRAIN_S
+            drained = self._drained(running) if running else []
+            for name in drained:
                 running[name] = replace(running[name], is_noticed=True)
-        with self._lock:
-            self.members = running
-            self._said += said
+        self._found(running, [Revoked(name, self._grace_s) for name in drained])
 
     def _queue(self) -> tuple[dict[NodeId, SlurmMember], dict[str, int]]:
         """Members that have a node, and how many tasks of each array wait."""
@@ -324,25 +264,27 @@ class SlurmNodes:
         )
         self._throttles[printed.strip().partition(";")[0]] = throttle
 
-    def _run(self, *command: str, is_checked: bool = True, timeout_s: float = COMMAND_S) -> str:
-        try:
-            done = subprocess.run(
-                command,
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
-        except FileNotFoundError:
-            raise PeerLostError(
-                f"there is no {command[0]} on this host; start the anchor where Slurm's programs are, as sbatch does"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise PeerLostError(f"{command[0]} has not answered within {timeout_s:g} s: is slurmctld there?") from None
-        if is_checked and done.returncode:
-            raise UsageError(f"{command[0]} refuses: {done.stderr.strip() or done.returncode} ({' '.join(command)})")
-        return done.stdout
+    def _run(self, *command: str, is_checked: bool = True) -> str:
+        return run_program(*command, is_checked=is_checked, environment=self._environment)
+
+
+def run_program(*command: str, is_checked: bool = True, environment: Mapping[str, str] | None = None) -> str:
+    """Run a program of Slurm's; returns what it prints. Raises PeerLostError when there is none, or it does not answer,
+    UsageError when it is checked and refuses."""
+    environment = environment_of_jobs() if environment is None else environment
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        raise PeerLostError(
+            f"there is no {command[0]} on this host; go where Slurm's programs are, as sbatch does"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise PeerLostError(f"{command[0]} has not answered within {COMMAND_S:g} s: is slurmctld there?") from None
+    if is_checked and done.returncode:
+        raise UsageError(f"{command[0]} refuses: {done.stderr.strip() or done.returncode} ({' '.join(command)})")
+    return done.stdout
 
 
 def seconds_of(text: str) -> float:

@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import re
 import subprocess
 import tempfile
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from chicle_elastic.errors import DataError, PeerLostError, UsageError
 from chicle_elastic.settings import environment_of_jobs
+from torchx_components.job_state import replace_json
+from torchx_components.slurm import run_program
 
 if TYPE_CHECKING:
     import torchx.specs as specs
@@ -70,9 +71,7 @@ def submit(app: "specs.AppDef", scheduler: str, cfg: Mapping[str, Any], job: Pat
         _runners[handle] = runner
     else:
         runner.close()
-    draft = job / f".{FILE_NAME}"
-    draft.write_text(json.dumps({"version": VERSION, "scheduler": scheduler, "handle": handle}))
-    os.replace(draft, job / FILE_NAME)
+    replace_json(job / FILE_NAME, {"version": VERSION, "scheduler": scheduler, "handle": handle})
 
 
 def submission_of(job: Path) -> Submission:
@@ -101,7 +100,7 @@ def ask(job: Path) -> str:
     """
     found = submission_of(job)
     if found.scheduler == "slurm":
-        printed = _run("squeue", "-h", "-j", found.number, "-o", "%T %r")
+        printed = run_program("squeue", "-h", "-j", found.number, "-o", "%T %r", is_checked=False)
         if not printed.strip():
             raise PeerLostError(
                 f"Slurm's job {found.number} has left the queue before its anchor began: it was cancelled, or failed "
@@ -127,7 +126,7 @@ def cancel(job: Path) -> None:
     """
     found = submission_of(job)
     if found.scheduler == "slurm":
-        _run("scancel", found.number)
+        run_program("scancel", found.number, is_checked=False)
         return
     runner = _runners.get(found.handle)
     if runner is None:
@@ -163,15 +162,3 @@ def _refusal(plan: Any) -> str:
         )
     lines = [line for line in done.stderr.splitlines() if re.search(r"error|fail|invalid", line, re.IGNORECASE)]
     return "; ".join(lines)
-
-
-def _run(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command, env=environment_of_jobs(), capture_output=True, text=True, timeout=COMMAND_S, check=False
-        )
-    except FileNotFoundError:
-        raise PeerLostError(f"there is no {command[0]} on this host; ask where Slurm's programs are") from None
-    except subprocess.TimeoutExpired:
-        raise PeerLostError(f"{command[0]} has not answered within {COMMAND_S:g} s") from None
-    return done.stdout

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.transports.secret import SECRET_BYTES
-from torchx_components.anchor import parse_nodes
 from torchx_components.kubernetes_manifest import KubernetesRun, manifests
-from torchx_components.node import PASSED_ON
+from torchx_components.node import add_passed_on, parse_nodes, passed_on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,9 +65,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-dir", default="/tmp/chicle", help="of members, for event files; default: %(default)s")
     parser.add_argument("--priority-class", help="of members beyond MIN")
     parser.add_argument("--queue", help="Kueue's queue of members beyond MIN")
-    for option in PASSED_ON:
-        parser.add_argument(option, help="as of python -m chicle_elastic.launch")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    add_passed_on(parser)
     parser.add_argument("--apply", action="store_true", help="hand the manifest to kubectl instead of printing it")
     parser.add_argument("module", help="what the tasks run, by python -m; gets --train, --out and what follows it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -78,11 +75,6 @@ def parser() -> argparse.ArgumentParser:
 def run_of(arguments: argparse.Namespace) -> KubernetesRun:
     """What the command line says. Raises UsageError when it cannot be."""
     least, most = parse_nodes(arguments.nodes)
-    options: list[str] = []
-    for option in PASSED_ON:
-        value = getattr(arguments, option.removeprefix("--").replace("-", "_"))
-        options += [option, value] if value is not None else []
-    options += ["--resume"] if arguments.resume else []
     return KubernetesRun(
         name=arguments.name,
         image=arguments.image,
@@ -94,7 +86,7 @@ def run_of(arguments: argparse.Namespace) -> KubernetesRun:
         train=arguments.train,
         namespace=arguments.namespace,
         grace_s=arguments.grace,
-        node_options=options,
+        node_options=passed_on(arguments),
         env=dict(arguments.env),
         cpu=arguments.cpu,
         memory=arguments.memory,

@@ -124,11 +124,7 @@ class TorchXRuntime:
     # What an estimator asks for.
 
     def new_folder(self) -> Path:
-        """A new folder for one job.
-
-        Raises:
-            UsageError: It cannot be made.
-        """
+        """A new folder for one job. Raises UsageError when it cannot be made."""
         _require_torchx()
         hold_descriptors()
         if is_folder_gone():
@@ -144,14 +140,11 @@ class TorchXRuntime:
         return path
 
     def submit(self, job: Path, train: Path) -> None:
-        """Submit the anchor of a job.
+        """Submit the anchor of a job. Raises UsageError when the scheduler refuses it, or is not there.
 
         Args:
             job: Its folder.
             train: What the tasks get as --train.
-
-        Raises:
-            UsageError: The scheduler refuses it, or is not there.
         """
         submission.submit(self._app(job, train), self.scheduler, self.cfg, job)
 
@@ -174,7 +167,8 @@ class TorchXRuntime:
 
     @staticmethod
     def attach(job: str | Path, *, verbose: int = 1) -> Any:
-        """Follow a job that another process has submitted, and return what it fits.
+        """Follow a job that another process has submitted, and return what it fits. Raises UsageError when there is no
+        such job, JobFailedError when it failed or was cancelled, PeerLostError when its anchor was killed.
 
         Args:
             job: Its folder, which `fit` has printed.
@@ -182,11 +176,6 @@ class TorchXRuntime:
 
         Returns:
             The fitted estimator; its runtime is the default one.
-
-        Raises:
-            UsageError: There is no such job.
-            JobFailedError: It failed or was cancelled.
-            PeerLostError: Its anchor was killed.
         """
         # By its name: this package does not build on estimators.
         return import_module(WAITING).attach(Path(job).absolute(), _wait, verbose=verbose)
@@ -207,14 +196,11 @@ class TorchXRuntime:
 
     @staticmethod
     def cancel(job: str | Path) -> None:
-        """End a job; its folder stays.
+        """End a job; its folder stays. Raises UsageError when there is no such job, PeerLostError when the scheduler
+        does not answer.
 
         Args:
             job: Its folder.
-
-        Raises:
-            UsageError: There is no such job.
-            PeerLostError: The scheduler does not answer.
         """
         submission.cancel(Path(job).absolute())
 

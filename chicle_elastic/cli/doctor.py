@@ -15,10 +15,10 @@ import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 
 from chicle_elastic import __version__
 from chicle_elastic.cgroups import memory_headroom
+from chicle_elastic.cli.job_agents import add_peer_arguments
 from chicle_elastic.cli.peer_check import NO, YES, Finding, check_peer
 from chicle_elastic.cli.progress import format_bytes
 from chicle_elastic.errors import ChicleError
@@ -48,19 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rdma-device", metavar="NAME", help="RDMA device to try (default: the one that fits the host)"
     )
-    parser.add_argument(
-        "--peer",
-        metavar="HOST[:PORT]",
-        help="try step by step whether this host can join the job whose rendezvous store is there; run it on each host",
-    )
-    parser.add_argument(
-        "--secret-file",
-        type=Path,
-        metavar="PATH",
-        help="with --peer: file of the job secret; default: CHICLE_SECRET or CHICLE_SECRET_FILE",
-    )
-    parser.add_argument(
-        "--tls", type=Path, metavar="FOLDER", help="with --peer: folder of the certificates, as for the launcher"
+    add_peer_arguments(
+        parser,
+        "try step by step whether this host can join the job whose rendezvous store is there; run it on each host",
     )
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
 

@@ -4,6 +4,7 @@ A command reads the store, proves the job secret to an agent over a link, and ha
 takes it for a node.
 """
 
+import argparse
 import secrets
 import select
 import socket
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.cluster.rendezvous.store import connect_store, store_errors
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports import links
@@ -22,6 +23,20 @@ from chicle_elastic.transports.tls import TlsIdentity
 
 CONNECT_S = 5.0
 ANSWER_S = 5.0
+
+
+def add_peer_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare --peer, which does `what`, and the options by which this host proves to be one of the job's."""
+    parser.add_argument("--peer", metavar="HOST[:PORT]", help=what)
+    parser.add_argument(
+        "--secret-file",
+        type=Path,
+        metavar="PATH",
+        help="with --peer: file of the job secret; default: CHICLE_SECRET or CHICLE_SECRET_FILE",
+    )
+    parser.add_argument(
+        "--tls", type=Path, metavar="FOLDER", help="with --peer: folder of the certificates, as for the launcher"
+    )
 
 
 def find_secret(secret_file: Path | None) -> JobSecret | None:
@@ -34,17 +49,16 @@ def find_secret(secret_file: Path | None) -> JobSecret | None:
     return None if path is None else JobSecret.load(path)
 
 
-def connect(endpoint: str) -> KeyValueClient:
-    """A client of the rendezvous store at "host:port" or "host". Raises StoreUnreachableError when it does not answer,
+def connect(endpoint: str) -> StoreConnection:
+    """Connect to the rendezvous store at "host:port" or "host". Raises StoreUnreachableError when it does not answer,
     UsageError when the endpoint is malformed."""
-    return connect_store(endpoint, timeout_s=CONNECT_S)
+    return StoreConnection(endpoint).connect(timeout_s=CONNECT_S)
 
 
-def nodes_by_job(store: KeyValueClient, endpoint: str) -> dict[str, list[str]]:
+def nodes_by_job(store: StoreConnection) -> dict[str, list[str]]:
     """The names of the nodes whose agents have come to this store, by the run id of their job; both sorted. Raises
     StoreUnreachableError when it does not answer."""
-    with store_errors(endpoint):
-        keys = [key.split("/") for key in store.list_keys() if key.isprintable()]  # of any writer
+    keys = [key.split("/") for key in store.call(KeyValueClient.list_keys) if key.isprintable()]  # of any writer
     found: dict[str, list[str]] = {}
     for key in sorted(keys):
         if len(key) == 4 and (key[0], key[2]) == ("chicle", "agent"):

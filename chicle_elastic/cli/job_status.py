@@ -11,6 +11,7 @@ from typing import Any
 
 from chicle_elastic.cli.job_agents import connect, find_secret, greet, nodes_by_job
 from chicle_elastic.cli.progress import format_bytes
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, DataError, PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.job_metrics import Metrics, metrics_of
@@ -43,21 +44,21 @@ def job_lines(endpoint: str, *, secret_file: Path | None, tls: Path | None = Non
         )
     identity = None if tls is None else TlsIdentity(tls)
     store = connect(endpoint)
-    jobs = nodes_by_job(store, endpoint)
+    jobs = nodes_by_job(store)
     if not jobs:
         raise DataError(f"no agent has come to the rendezvous store at {endpoint} yet: start a node, then try again")
     for run_id, nodes in jobs.items():
-        answer = _ask(store, endpoint, run_id, nodes, secret, identity)
+        answer = _ask(store, run_id, nodes, secret, identity)
         yield from lines_of(run_id, str(answer.get("node")), metrics_of(answer), now_s=time.time())
 
 
 def _ask(
-    store: Any, endpoint: str, run_id: str, nodes: Sequence[str], secret: JobSecret, tls: TlsIdentity | None
+    store: StoreConnection, run_id: str, nodes: Sequence[str], secret: JobSecret, tls: TlsIdentity | None
 ) -> Mapping[str, Any]:
     """The answer of the first agent that gives one: the leader's, if it lives."""
     from chicle_elastic.cluster.consensus.term_store import TermStore
 
-    terms = TermStore(store, endpoint=endpoint, run_id=run_id, secret=secret)
+    terms = TermStore(store, run_id=run_id, secret=secret)
     lead = terms.look().lead.partition("#")[0]
     silent = []
     for node in sorted(nodes, key=lambda node: node != lead):
@@ -70,7 +71,7 @@ def _ask(
             silent.append(f"{node}: {error}")
     told = "; ".join(silent) or "all of them have ended"
     raise PeerLostError(
-        f"no agent of the job {run_id!r} answers ({told}); chicle doctor --peer {endpoint} tries each step"
+        f"no agent of the job {run_id!r} answers ({told}); chicle doctor --peer {store.endpoint} tries each step"
     )
 
 

@@ -19,11 +19,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chicle_elastic.cli.job_agents import CONNECT_S, connect, find_secret, greet, nodes_by_job
 from chicle_elastic.cli.progress import format_bytes
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, PeerLostError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.addresses import is_loopback, parse_tcp
@@ -92,26 +92,26 @@ def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = No
     if secret is None:
         yield Finding("secret", UNTRIED, "give --secret-file or set CHICLE_SECRET_FILE to go on")
         return
-    jobs = nodes_by_job(store, endpoint)
+    jobs = nodes_by_job(store)
     if not jobs:
         yield Finding("secret", UNTRIED, "no agent has come to this store yet: start a node, then try again")
     if identity is not None:
         yield Finding("tls", YES, f"certificate, key and CA in {tls} belong together")
     for run_id, nodes in jobs.items():
-        yield from _check_job(store, endpoint, run_id, nodes[:MAX_AGENTS], secret, identity)
+        yield from _check_job(store, run_id, nodes[:MAX_AGENTS], secret, identity)
 
 
 def _check_job(
-    store: Any, endpoint: str, run_id: str, nodes: Sequence[str], secret: JobSecret, tls: TlsIdentity | None
+    store: StoreConnection, run_id: str, nodes: Sequence[str], secret: JobSecret, tls: TlsIdentity | None
 ) -> Iterator[Finding]:
     from chicle_elastic.cluster.consensus.term_store import Contact, TermStore
     from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
     from chicle_elastic.cluster.rendezvous.state import RendezvousState
 
-    terms = TermStore(store, endpoint=endpoint, run_id=run_id, secret=secret)
+    terms = TermStore(store, run_id=run_id, secret=secret)
     try:
         term = terms.look()
-        round_state = SignedValue(store, endpoint=endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret).read()
+        round_state = SignedValue(store, key=f"chicle/{run_id}/rendezvous", secret=secret).read()
         members: set[str] | None = None
         if round_state.value is not None:
             state = RendezvousState.from_json(round_state.value)

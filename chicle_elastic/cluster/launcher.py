@@ -3,35 +3,32 @@
     python -m chicle_elastic.launch --store-only --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret
     python -m chicle_elastic.launch --nnodes 2:8 --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret train.py ...
 
-A node is torchrun's machinery with two components replaced: the rendezvous handler and the agent.
+A node is torchrun's command line, and its launcher of processes, around an agent of Chicle's.
 
 Exit codes: 0 the job is done; that of `--leave-exit-code` (default 0) the node left on a notice; 1 the task or the
 cluster failed; 2 wrong command line; 3 the job was done before the node came, so nothing has run here (0 where a
 resource manager starts nodes: an anchor, or with `--leave-exit-code`); 128 + N ended by signal N.
 """
 
-import contextlib
 import dataclasses
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch.distributed.launcher.api as launcher
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.run import config_from_args
 
-from chicle_elastic.cluster.agent.exit_codes import EXIT_FAILED, exit_code_of_error
-from chicle_elastic.cluster.options import BACKEND, PROGRAM, AgentCommand, StoreCommand, parse
-from chicle_elastic.cluster.rendezvous import torchrun_plugin
+from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, exit_code_of_error
+from chicle_elastic.cluster.options import PROGRAM, SIGNALS_OF_TORCH, AgentCommand, StoreCommand, parse
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError
 from chicle_elastic.cluster.rendezvous.own_address import interface_address
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret, parse_endpoint
 from chicle_elastic.errors import ChicleError
+from chicle_elastic.settings import environment_with
 from chicle_elastic.transports.addresses import is_all_hosts
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
@@ -102,9 +99,8 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
     node left on a notice, else 0. Raises ChicleError when the cluster failed, or the secret or the store cannot be
     used, ChildFailedError when the task failed more often than it may."""
     arguments, options = command.torchrun, command.options
-    open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # an error shows before any process starts
     if options.tls is not None:
-        TlsIdentity(options.tls)
+        TlsIdentity(options.tls)  # an error shows before any process starts
     from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 
     if arguments.redirects == arguments.tee == "0":
@@ -112,21 +108,10 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
     config, entrypoint, entrypoint_arguments = config_from_args(arguments)
     if arguments.log_dir == os.devnull:
         config.logs_specs = NoLogFiles(log_dir=os.devnull)
-    # torch logs these: a path and a name, nothing secret.
-    config.rdzv_configs |= {"node": options.node}
-    if options.secret_file is not None:
-        config.rdzv_configs |= {"secret_file": str(options.secret_file)}
-    # For an installation without the entry point of the handler.
-    rendezvous_handler_registry.register(BACKEND, torchrun_plugin.create)
-    agents: list[ElasticAgent] = []
-
-    def make(*args: Any, **kwargs: Any) -> ElasticAgent:
-        agents.append((make_agent or ElasticAgent)(*args, options=options, **kwargs))
-        return agents[-1]
-
-    with agent_class(make):
-        launcher.elastic_launch(config, entrypoint)(*entrypoint_arguments)
-    return options.leave_exit_code if any(agent.has_left for agent in agents) else 0
+    agent = (make_agent or ElasticAgent)(config, entrypoint, entrypoint_arguments, options=options)
+    with environment_with("TORCHELASTIC_SIGNALS_TO_HANDLE", SIGNALS_OF_TORCH):
+        agent.run()
+    return options.leave_exit_code if agent.has_left else 0
 
 
 class NoLogFiles(DefaultLogsSpecs):
@@ -135,14 +120,3 @@ class NoLogFiles(DefaultLogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Torch's destinations without the two threads that would follow /dev/null."""
         return dataclasses.replace(super().reify(envs), tee_stdouts={}, tee_stderrs={})
-
-
-@contextlib.contextmanager
-def agent_class(make: Any) -> Iterator[None]:
-    """Within this, torch's launcher makes its agent with `make`: torchrun has no other hook for that."""
-    original = launcher.LocalElasticAgent
-    launcher.LocalElasticAgent = make  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        launcher.LocalElasticAgent = original  # type: ignore[misc]

@@ -256,7 +256,6 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
     if arguments.tls_bulk and arguments.tls is None:
         raise UsageError("--tls-bulk needs the certificates of --tls FOLDER")
     address = _address_options(arguments)
-    arguments.local_addr = address.advertise  # so torch's rendezvous need not look for a route to the store
     node = arguments.name or f"{socket.gethostname()}-{os.getpid()}"
     if not NODE_NAME.fullmatch(node):
         raise UsageError(
@@ -264,7 +263,6 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         )
     arguments.rdzv_backend = BACKEND
     arguments.rdzv_id = DEFAULT_RUN_ID if arguments.rdzv_id == "none" else arguments.rdzv_id
-    arguments.signals_to_handle = SIGNALS_OF_TORCH
     options = NodeOptions(
         node=NodeId(node),
         secret_file=None if secret_file is None else secret_file.absolute(),

@@ -27,13 +27,14 @@ import numpy as np
 
 from chicle_elastic.cgroups import PROC, memory_headroom
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 
 SLOT_ALIGNMENT = 64
 NAME = "chicle-arena"  # shown in /proc/PID/maps
 
 
-class Arena:
+class Arena(Closing):
     """One piece of shared memory with equal slots. Made by `create` or `attach`; a context manager that closes it."""
 
     def __init__(self, fd: int, *, num_slots: int, slot_bytes: int, flags: int = 0) -> None:
@@ -155,12 +156,6 @@ class Arena:
         self._close_fd()
         self._bytes = None
         return self._map() is None
-
-    def __enter__(self) -> "Arena":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         closed = ", closed" if self.is_closed else ""

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from chicle_elastic.chunks import layout
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena, check_sizes, format_size
@@ -35,7 +36,7 @@ from chicle_elastic.values import StateVersion
 DEFAULT_ARENA_BYTES = 64 << 20
 
 
-class ChunkStore:
+class ChunkStore(Closing):
     """Holds the chunks of one node in shared memory. Thread-safe; a context manager that closes it. Raises UsageError
     when sizes that cannot be.
 
@@ -82,14 +83,12 @@ class ChunkStore:
             return self._book.holds(chunk_id)
 
     def reserve(self, chunk_id: ChunkId, size_bytes: int) -> memoryview:
-        """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`.
+        """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`. Raises CapacityError
+        when the chunk is larger than a slot, or there is no slot left, UsageError when the chunk is here already, or
+        `size_bytes` is not positive.
 
         Returns:
             Writable memoryview of `size_bytes` bytes, to be filled.
-
-        Raises:
-            CapacityError: The chunk is larger than a slot, or there is no slot left.
-            UsageError: The chunk is here already, or `size_bytes` is not positive.
         """
         if size_bytes < 1:
             raise UsageError(f"chunk {chunk_id} of size_bytes={size_bytes} cannot be; a chunk has a header at least")
@@ -231,12 +230,6 @@ class ChunkStore:
             self._is_closed = True
             are_unmapped = [arena.close() for arena in self._arenas]
             return all(are_unmapped)
-
-    def __enter__(self) -> "ChunkStore":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     # For the two below, the lock is held.
 

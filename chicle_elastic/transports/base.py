@@ -37,11 +37,9 @@ class Memory(Protocol):
     @property
     def size_bytes(self) -> int:
         """Size of the whole."""
-        ...
 
     def fileno(self) -> int:
         """Its descriptor."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,18 +34,15 @@ _PROOF = {Kind.PROOF: PROOF_BYTES, Kind.REFUSED: wire.REASON_BYTES}
 def prove_as_caller(
     sock: socket.socket, secret: JobSecret, deadline: Deadline, *, purpose: str, name: str, peer: str
 ) -> str:
-    """Greet the process that listens at the other end.
+    """Greet the process that listens at the other end. Raises SecretError when the two ends do not have the same
+    secret, ProtocolError when the other end is no agent, of another version, or serves another purpose, PeerLostError
+    when it is gone or silent.
 
     Args:
         purpose: What the connection is for; both ends have to say the same.
 
     Returns:
         The name of the other end.
-
-    Raises:
-        SecretError: The two ends do not have the same secret.
-        ProtocolError: The other end is no agent, of another version, or serves another purpose.
-        PeerLostError: It is gone or silent.
     """
     ours = _hello(purpose, name)
     exchange.send_frame(sock, ours, deadline, peer=peer)

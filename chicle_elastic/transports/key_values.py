@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.transports import wire
 from chicle_elastic.transports.addresses import format_tcp, tune_tcp
@@ -301,7 +302,7 @@ def _applied(values: dict[str, bytes], asked: Operation) -> tuple[Any, str | Non
             raise AssertionError(asked)
 
 
-class KeyValueClient:
+class KeyValueClient(Closing):
     """A connection to a store. Thread-safe; operations take turns. It is closed after an error, and when it is dropped.
     Raises OSError when no process listens there.
 
@@ -366,12 +367,6 @@ class KeyValueClient:
     def close(self) -> None:
         """Close the connection. May be called again."""
         self._sock.close()
-
-    def __enter__(self) -> "KeyValueClient":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it could not connect

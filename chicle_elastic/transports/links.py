@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from typing import Any
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.transports import addresses, wire
 from chicle_elastic.transports.exchange import Deadline
@@ -33,7 +34,7 @@ READ_BYTES = 1 << 16
 _LIMITS = {Kind.MESSAGE: wire.MESSAGE_BYTES}
 
 
-class Link:
+class Link(Closing):
     """One end of a link; made by `connect` or `LinkListener.accept`. A context manager that closes it."""
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
@@ -98,12 +99,6 @@ class Link:
         """Hang up; what waits to be sent is lost. May be called again."""
         self._sock.close()
 
-    def __enter__(self) -> "Link":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"Link(peer={self.peer!r}{', closed' if self._sock.fileno() < 0 else ''})"
 
@@ -146,7 +141,7 @@ class Link:
         return messages
 
 
-class LinkListener:
+class LinkListener(Closing):
     """Where links come in. A context manager that closes it; links that were accepted stay open. Raises UsageError when
     the address cannot be listened on.
 
@@ -205,12 +200,6 @@ class LinkListener:
             link.close()
         self._bell_receiver.close()
         self._bell_sender.close()
-
-    def __enter__(self) -> "LinkListener":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _take(self, sock: socket.socket, caller: str) -> None:
         self._links.put(Link(sock, caller))

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.transports import addresses
 from chicle_elastic.transports.exchange import Deadline
@@ -28,7 +29,7 @@ RETRY_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-class Listener:
+class Listener(Closing):
     """Accepts connections for one purpose. A context manager that closes it. Raises UsageError when the address cannot
     be listened on.
 
@@ -87,12 +88,6 @@ class Listener:
                 thread.join(JOIN_TIMEOUT_S)
         for sock in (self._listener, self._wake_receiver, self._wake_sender):
             sock.close()
-
-    def __enter__(self) -> "Listener":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _accept_all(self) -> None:
         with selectors.DefaultSelector() as selector:

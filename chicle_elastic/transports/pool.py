@@ -19,7 +19,6 @@ class Companion(Protocol):
 
     def close(self) -> None:
         """End it; called once."""
-        ...
 
 
 class Connection:

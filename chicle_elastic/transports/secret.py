@@ -205,11 +205,8 @@ class JobSecret:
 
 
 def require_private(path: Path, status: os.stat_result, what: str) -> None:
-    """Refuse a file that another user could have read or written.
-
-    Raises:
-        UsageError: Its type, owner, group or mode is not that of a private file; see `JobSecret.load`.
-    """
+    """Refuse a file that another user could have read or written. Raises UsageError when its type, owner, group or mode
+    is not that of a private file; see `JobSecret.load`."""
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"the {what} {path} is not a regular file; name a file of mode 0600")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import CapacityError, ProtocolError
 from chicle_elastic.transports import addresses
 from chicle_elastic.transports.addresses import PortRange
@@ -82,7 +83,7 @@ class Route:
         return self.fallback is not None and isinstance(error, RdmaFailure | RefusedError)
 
 
-class TransportSelector:
+class TransportSelector(Closing):
     """TCP, shm and RDMA of one node, with the same arenas registered. A context manager that closes them. Raises
     UsageError when the address cannot be listened on.
 
@@ -193,12 +194,6 @@ class TransportSelector:
             transport.close()
         if self._verbs is not None:
             self._verbs.close()
-
-    def __enter__(self) -> "TransportSelector":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _socket_transports(self) -> Iterator[TcpTransport | ShmTransport]:
         yield self._tcp

@@ -12,8 +12,9 @@ After a refusal the connection goes on; after any other error it is closed.
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError
 from chicle_elastic.transports import addresses, exchange, wire
 from chicle_elastic.transports.base import FETCH_TIMEOUT_S, Check, Memory, Pull, Region
@@ -32,7 +33,7 @@ NUM_AHEAD = 8
 """Regions that are asked for before the first of them has come: enough for the answers to follow without a gap."""
 
 
-class Transport:
+class Transport(Closing):
     """One way to move bytes, over stream sockets; subclasses say how a region travels. The rules are in `base`. Raises
     UsageError when the address cannot be listened on.
 
@@ -113,12 +114,6 @@ class Transport:
         self._pool.close()
         self._listener.close()
         self._registry.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _fetch_each(
         self, address: str, pulls: deque[Pull], timeout_s: float

@@ -212,12 +212,8 @@ def greet_as_caller(sock: TlsSocket, deadline: Deadline, *, peer: str) -> None:
 
 
 def expect_caller(sock: socket.socket, deadline: Deadline, *, peer: str) -> None:
-    """Wait for the first byte of a caller; one that speaks no TLS is told so. Call it before `wrap_as_listener`.
-
-    Raises:
-        TlsError: It speaks no TLS.
-        PeerLostError: It is gone or silent.
-    """
+    """Wait for the first byte of a caller; one that speaks no TLS is told so. Call it before `wrap_as_listener`. Raises
+    TlsError when it speaks no TLS, PeerLostError when it is gone or silent."""
     try:
         deadline.apply(sock, peer=peer)
         first = sock.recv(1, socket.MSG_PEEK)

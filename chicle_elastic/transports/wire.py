@@ -108,13 +108,9 @@ def pack_text(kind: Kind, payload: bytes) -> bytes:
 
 
 def unpack_header(header: bytes | bytearray | memoryview, limits: Limits, *, peer: str) -> tuple[Kind, int]:
-    """Kind and payload bytes of a frame, judged.
-
-    Raises:
-        VersionError: The peer speaks another version.
-        FrameLengthError: The payload is longer than this kind may be.
-        ProtocolError: This is no frame, or one that is not allowed now.
-    """
+    """Kind and payload bytes of a frame, judged. Raises VersionError when the peer speaks another version,
+    FrameLengthError when the payload is longer than this kind may be, ProtocolError when this is no frame, or one that
+    is not allowed now."""
     magic, version, code, num_bytes = HEADER.unpack(header)
     if magic != MAGIC and magic[:2] == TLS_HANDSHAKE:
         raise TlsError(

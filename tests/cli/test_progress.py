@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from chicle_elastic.cli.progress import Progress, format_bytes
 from chicle_elastic.testing.virtual_clock import VirtualClock
 
@@ -46,31 +48,21 @@ def test_a_terminal_gets_a_bar_that_is_redrawn_and_cleared() -> None:
     assert max(map(len, drawn)) <= 80
 
 
-def test_rows_of_a_known_number_are_shown_without_bytes() -> None:
-    """The second half of a conversion counts rows."""
+@pytest.mark.parametrize(
+    ("total", "is_bytes", "num_rows", "done", "line"),
+    [
+        (2000, False, 500, 500, "a   25%  500 rows  18 s left\n"),  # the second half of a conversion counts rows
+        (0, True, 1234, 0, "a  1,234 rows  6 s\n"),  # a pipe has no size
+        (10, True, 0, 0, "a    0%  0 B of 10 B  0 rows\n"),  # nothing is done yet: no time is promised
+    ],
+)
+def test_a_line_says_what_is_known(total: int, is_bytes: bool, num_rows: int, done: int, line: str) -> None:
+    """After six seconds."""
     stream, clock = io.StringIO(), VirtualClock()
-    progress = Progress(stream, clock, label="writing", total=2000, is_bytes=False)
+    progress = Progress(stream, clock, label="a", total=total, is_bytes=is_bytes)
     clock.advance(6)
-    progress.update(500, 500)
-    assert stream.getvalue() == "writing   25%  500 rows  18 s left\n"
-
-
-def test_without_a_known_size_rows_and_time_are_shown() -> None:
-    """A pipe has no size."""
-    stream, clock = io.StringIO(), VirtualClock()
-    progress = Progress(stream, clock, label="pipe", total=0)
-    clock.advance(6)
-    progress.update(1234, 0)
-    assert stream.getvalue() == "pipe  1,234 rows  6 s\n"
-
-
-def test_nothing_done_yet_promises_no_time() -> None:
-    """No division by the 0 bytes that are done."""
-    stream, clock = io.StringIO(), VirtualClock()
-    progress = Progress(stream, clock, label="a", total=10)
-    clock.advance(6)
-    progress.update(0, 0)
-    assert stream.getvalue() == "a    0%  0 B of 10 B  0 rows\n"
+    progress.update(num_rows, done)
+    assert stream.getvalue() == line
 
 
 def test_sizes_are_shown_in_the_unit_that_suits_them() -> None:

@@ -19,7 +19,8 @@ from typing import Any
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
-from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
+from chicle_elastic.cluster.rendezvous.store import StoreServer
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.transports.secret import JobSecret
 from tests.runtime.cluster_task.cluster_driver import CONTEXT
 from tests.timeouts import timeout_s
@@ -243,7 +244,7 @@ class LocalAgents:
     def term_store(self) -> TermStore:
         """What agents have stored; over a connection of its own."""
         secret = JobSecret.load(self._secret_file)
-        return TermStore(connect_store(self.endpoint), endpoint=self.endpoint, run_id=DEFAULT_RUN_ID, secret=secret)
+        return TermStore(StoreConnection(self.endpoint).connect(), run_id=DEFAULT_RUN_ID, secret=secret)
 
     def results(self) -> Iterator[dict[str, Any]]:
         """What the tasks that stayed to the end have written down."""

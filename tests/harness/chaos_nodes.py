@@ -112,11 +112,8 @@ class ChaosNodes:
         first_port = FIRST_PORT + os.getpid() % (LAST_PORT - FIRST_PORT) // 2
         self._store: StoreServer | None = StoreServer(ports=PortRange(first_port, LAST_PORT))
         self._endpoint = self._store.endpoint
-        connection = StoreConnection(self._endpoint)
-        connection.connect()
-        self._terms: TermStore | None = TermStore(
-            connection, endpoint=self._endpoint, run_id=DEFAULT_RUN_ID, secret=secret
-        )
+        connection = StoreConnection(self._endpoint).connect()
+        self._terms: TermStore | None = TermStore(connection, run_id=DEFAULT_RUN_ID, secret=secret)
         self._last_lead = ""
         self._application = (
             *("--module", "tests.harness.chaos_app", "--out", str(self.log)),

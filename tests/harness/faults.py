@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cluster import launcher
-from chicle_elastic.cluster.agent.exit_codes import EXIT_USAGE
+from chicle_elastic.cluster.agent.node_agent import EXIT_USAGE
 from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint

@@ -8,17 +8,13 @@ import pytest
 from chicle_elastic.settings import environment_with
 from tests.harness.forked import start_fork_server
 from tests.hosts.lab import Lab, reason_to_skip
+from tests.tiers import mark_folder
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark these tests, and skip them where there can be no hosts."""
-    reason = reason_to_skip()
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.hosts)
-            if reason is not None:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    mark_folder(items, __file__, reason_to_skip(), pytest.mark.hosts)
 
 
 @pytest.fixture(autouse=True, scope="session")

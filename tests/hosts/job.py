@@ -16,7 +16,7 @@ from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.net.peers import node_of
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
-from chicle_elastic.cluster.rendezvous.store import connect_store
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.transports.secret import JobSecret
 from tests.harness.chaos_app import NUM_ROWS
 from tests.harness.cluster_truth import Evidence, judge
@@ -175,8 +175,8 @@ class Job:
 
         def look() -> str:
             secret = JobSecret.load(self._secret_file)
-            store = connect_store(self._address)
-            return TermStore(store, endpoint=self._address, run_id=DEFAULT_RUN_ID, secret=secret).look().lead
+            store = StoreConnection(self._address).connect()
+            return TermStore(store, run_id=DEFAULT_RUN_ID, secret=secret).look().lead
 
         return node_of(self.store_host.inside(look))
 

@@ -148,7 +148,6 @@ solvers/engines/eager.py | import torch
 testing/good.py | from chicle_elastic.cluster import agent
 cluster/agent/good.py | from chicle_elastic.cluster.net.peers import PeerLinks
 cluster/net/good.py | from chicle_elastic.cluster.net import peers
-cluster/agent/torch_private.py | from torch.distributed.elastic.agent import _x
 cli/run.py | def f(): import torchx.runner
 __main__.py | from chicle_elastic.cli.main import main
 ../estimators/cnn.py | def f(): import torch

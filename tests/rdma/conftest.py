@@ -1,12 +1,10 @@
 """The tests of this folder need the two devices of `tests.rdma.vm`."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.rdma.skipping import skip_elsewhere
+from tests.tiers import NO_RDMA, mark_folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs devices where there are none."""
-    skip_elsewhere(items, Path(__file__).parent)
+    mark_folder(items, __file__, NO_RDMA)

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -101,12 +100,11 @@ class ForkingAgent(ElasticAgent):
     """An agent whose only task is one that waits.
 
     Args:
-        spec: Of torch.
         task: It.
     """
 
-    def __init__(self, spec: WorkerSpec, *args: Any, task: Waiting, **kwargs: Any) -> None:
-        super().__init__(spec, *args, **kwargs)
+    def __init__(self, *args: Any, task: Waiting, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._task = task
 
     def spawn_task(self) -> int:

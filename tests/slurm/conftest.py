@@ -6,17 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.private_slurm import PrivateSlurm, reason_to_skip
+from tests.tiers import mark_folder
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark these tests, and skip them where there can be no Slurm."""
-    reason = reason_to_skip()
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.slurm)
-            if reason is not None:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    mark_folder(items, __file__, reason_to_skip(), pytest.mark.slurm)
 
 
 @pytest.fixture

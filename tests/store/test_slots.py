@@ -24,40 +24,6 @@ def reserve(table: SlotTable, chunk: int) -> SlotAddress:
     return table.reserve(ChunkId(chunk), SIZE_BYTES).address
 
 
-def put(table: SlotTable, chunk: int) -> SlotAddress:
-    """A slot that holds a chunk."""
-    reserve(table, chunk)
-    return table.commit(ChunkId(chunk), SIZE_BYTES, StateVersion()).address
-
-
-def test_slots_are_given_out_lowest_address_first():
-    """So that a store that shrank fills its first arenas again."""
-    table = make_table(2, 2)
-    assert [put(table, chunk) for chunk in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    table.free(ChunkId(2))
-    table.free(ChunkId(1))
-    assert put(table, 5) == (0, 1)
-
-
-@pytest.mark.parametrize("has_arrived", [True, False])
-def test_freeing_twice_names_the_chunk(has_arrived):
-    """The second owner of the slot would lose its chunk."""
-    table = make_table(1, 4)
-    put(table, 0)
-    (put if has_arrived else reserve)(table, 1)
-    table.free(ChunkId(1))
-    with pytest.raises(UsageError, match=r"chunk 1 is not on this node, .*it was freed"):
-        table.free(ChunkId(1))
-
-
-def test_an_abandoned_reservation_is_free_again():
-    """A copy that never arrived costs nothing."""
-    table = make_table(1)
-    reserve(table, 0)
-    table.free(ChunkId(0))
-    assert table.slot_stats().free == 1
-
-
 @pytest.mark.parametrize("num_slots", [0, -1])
 def test_an_arena_without_slots_is_an_error(num_slots):
     """It would only hide a wrong computation of sizes."""

@@ -44,7 +44,7 @@ def test_own_and_other_components_are_listed(environment: dict[str, str], tmp_pa
 @pytest.mark.parametrize(("j", "expected"), [("2:3", (2, 3)), ("3", (3, 3)), ("2:3x1", (2, 3)), ("1x1", (1, 1))])
 def test_nodes_are_read_as_min_and_max(j: str, expected: tuple[int, int]) -> None:
     """Also in TorchX's own way to write them."""
-    from torchx_components.anchor_app import parse_nodes
+    from torchx_components.node import parse_nodes
 
     assert parse_nodes(j) == expected
 
@@ -52,7 +52,7 @@ def test_nodes_are_read_as_min_and_max(j: str, expected: tuple[int, int]) -> Non
 @pytest.mark.parametrize("j", ["", "0", "3:2", "2x4", "two", "-1:2"])
 def test_numbers_of_nodes_that_cannot_be_are_refused(j: str) -> None:
     """With what to write instead."""
-    from torchx_components.anchor_app import parse_nodes
+    from torchx_components.node import parse_nodes
 
     with pytest.raises(ValueError, match="MIN:MAX"):
         parse_nodes(j)

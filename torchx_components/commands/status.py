@@ -9,6 +9,7 @@ import argparse
 import time
 from pathlib import Path
 
+from chicle_elastic.cli.job_agents import add_peer_arguments
 from chicle_elastic.cli.job_status import job_lines
 from chicle_elastic.errors import UsageError
 from torchx_components.job_progress import JobProgress
@@ -18,16 +19,7 @@ from torchx_components.job_state import SILENT_S, JobState, state_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle status` takes."""
     parser.add_argument("job", type=Path, nargs="?", help="folder of the job, its --out")
-    parser.add_argument("--peer", metavar="HOST[:PORT]", help="rendezvous store of the job, where there is no folder")
-    parser.add_argument(
-        "--secret-file",
-        type=Path,
-        metavar="PATH",
-        help="with --peer: file of the job secret; default: CHICLE_SECRET or CHICLE_SECRET_FILE",
-    )
-    parser.add_argument(
-        "--tls", type=Path, metavar="FOLDER", help="with --peer: folder of the certificates, as for the launcher"
-    )
+    add_peer_arguments(parser, "rendezvous store of the job, where there is no folder")
 
 
 def run(arguments: argparse.Namespace) -> int:

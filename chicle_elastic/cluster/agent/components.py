@@ -1,5 +1,6 @@
 """The components of a node once it knows the job: its membership, its chunk manager, and its effect executor."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from chicle_elastic.cluster.agent import effect_executor, membership
 from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
 from chicle_elastic.cluster.agent.group_formation import GroupFormation, host_of_peer
 from chicle_elastic.cluster.agent.membership import Identity, Membership
-from chicle_elastic.cluster.agent.resource_link import ResourceLink
+from chicle_elastic.cluster.agent.node_protocols import ResourceLink
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
@@ -61,6 +62,19 @@ class Components:
     memory: ChunkManager
     executor: EffectExecutor
     handlers: Mapping[type, Callable[[Any], object]]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the state of the agent as JSON values: its part in the log and the round, and what it waits for."""
+        scheduler = self.membership.log.scheduler
+        return {
+            **self.membership.log.describe(),
+            "state": scheduler.state.value,
+            "round": scheduler.round,
+            "copies": Counter(f"{lease.source} to {lease.target} {lease.state.value}" for lease in scheduler.leases),
+            "frees": Counter(node for node, _ in scheduler.ledger.freeing),
+            "missing": scheduler.ledger.num_missing,
+            "under_way": self.memory.under_way,
+        }
 
 
 def build_components(

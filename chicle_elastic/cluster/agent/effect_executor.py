@@ -14,9 +14,9 @@ from typing import Protocol
 
 from chicle_elastic.cluster.agent.group_formation import GroupFormation
 from chicle_elastic.cluster.agent.moved_bytes import MovedBytes
+from chicle_elastic.cluster.agent.node_protocols import ResourceLink
 from chicle_elastic.cluster.agent.pipelining import Pipelining
 from chicle_elastic.cluster.agent.placement_check import PlacementCheck
-from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.agent.transitions import TransitionTimes
 from chicle_elastic.cluster.consensus.entries import Ended
 from chicle_elastic.cluster.consensus.messages import Folded
@@ -58,39 +58,30 @@ class Host(Protocol):
 
     def tell_task(self, message: control.AgentMessage) -> None:
         """Send a message to the task, if there is one."""
-        ...
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a rendezvous; in a worker thread."""
-        ...
 
     def round_store(self, node: NodeId) -> str | None:
         """Endpoint of the round store of a node; None where there is no link to the node."""
-        ...
 
     def released(self) -> None:
         """This node may go."""
-        ...
 
     def finished(self, reason: str, merged: int, accounts: tuple[ChunkAccount, ...]) -> None:
         """The job is over with the model of iteration `merged`; `accounts` say what became of each chunk."""
-        ...
 
     def job_paused(self, reason: str) -> None:
         """Nothing goes on in the job."""
-        ...
 
     def failed(self, error: ChicleError) -> None:
         """This agent cannot go on."""
-        ...
 
     def iteration_begins(self) -> None:
         """The task was told to iterate, or has gone on by itself."""
-        ...
 
     def breached(self, error: ContractError) -> None:
         """The task did not process what it owns: the job ends."""
-        ...
 
 
 class EffectExecutor:

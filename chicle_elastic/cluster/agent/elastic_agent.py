@@ -1,46 +1,120 @@
-"""The agent of a node under torch's launcher, which starts the task and calls the rendezvous."""
+"""The agent of a node that torch's launcher of processes gives its task: with torchrun's log files and error files."""
 
-from collections.abc import Mapping
-from typing import Any
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from string import Template
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+import torch
+from torch.distributed.elastic.multiprocessing import PContext, RunProcsResult, start_processes
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import LaunchConfig
 
+from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.node_agent import NodeAgent
-from chicle_elastic.cluster.agent.torch_private import SingleTaskAgent
 from chicle_elastic.cluster.options import NodeOptions
-from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
-from chicle_elastic.errors import UsageError
+from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.ids import NodeId
+from chicle_elastic.versions import warn_if_untried
+
+warn_if_untried("torch", torch.__version__)
 
 
-class ElasticAgent(SingleTaskAgent, NodeAgent):
-    """See the top of the module. Raises UsageError when the rendezvous is not Chicle's."""
+class ElasticAgent(NodeAgent):
+    """Runs a node whose task is a process of torch's launcher. Raises JobClosedError when the job is over,
+    StoreUnreachableError when there is no store, UsageError when the secret cannot be used.
 
-    def __init__(self, spec: WorkerSpec, *args: Any, options: NodeOptions, **kwargs: Any) -> None:
-        SingleTaskAgent.__init__(self, spec, *args, **kwargs)
-        handler = spec.rdzv_handler
-        if not isinstance(handler, ChicleRendezvousHandler):
-            raise UsageError(
-                f"the agent needs the rendezvous 'chicle' but was given {handler.get_backend()!r}; start it with "
-                "python -m chicle_elastic.launch"
-            )
-        handler.await_calls()  # an agent that fails before its first round must not close the job for all others
-        self._handler = handler
-        command = [str(word) for word in spec.args]
-        NodeAgent.__init__(self, self, entry=handler.entry, options=options, command=command)
+    Args:
+        config: What torchrun's options say.
+        entrypoint: What the task runs: a program, or a function.
+        arguments: Of the entrypoint.
+    """
 
-    def supervise(self) -> RunResult:
-        """Run the node until it is finished, has left or has failed. Raises ChicleError when the node cannot take part
-        in the job."""
-        ended: Any = self.run_node()
-        return self.succeeded() if ended is None else self.failed(ended)
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entrypoint: str | Callable[..., object],
+        arguments: Sequence[str],
+        *,
+        options: NodeOptions,
+    ) -> None:
+        entry = JobEntry.open(
+            config.rdzv_endpoint,
+            run_id=config.run_id,
+            node=options.node,
+            secret_file=options.secret_file,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+        )
+        super().__init__(entry=entry, options=options, command=arguments, restarts=config.max_restarts)
+        self._config, self._entrypoint = config, entrypoint
+        self._rank = 0
+        self._process: PContext | None = None
+
+    def run(self) -> None:
+        """Run the node until it is finished or has left. Raises ChildFailedError when the task has failed for good,
+        ChicleError when the node cannot take part in the job."""
+        ended = self.run_node()
+        if isinstance(ended, RunProcsResult):
+            failure = ended.failures[0]
+            if failure.exitcode == -signal.SIGKILL:
+                failure.message += self.memory_kills.words or ", perhaps for memory: the kernel's log says so (dmesg)"
+            name = next((word for word in self._command if not word.startswith("-")), str(self._entrypoint))
+            raise ChildFailedError(name, {self._rank: failure})
+
+    def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
+        """Take part in a rendezvous, and know the rank of this node for reports."""
+        self._rank = members.index(self._options.node)
+        super().meet(round, members)
+
+    def start_task(self, *, is_restart: bool = False) -> int:
+        """Start the task, before and independently of any round; no task may be running. Returns its process id."""
+        self.restarts_left -= is_restart
+        self.memory_kills = MemoryKills()
+        return self.spawn_task()
+
+    def spawn_task(self) -> int:
+        """Start a process; a subclass that overrides this overrides the next two as well. Returns its process id."""
+        config = self._config
+        assert config.logs_specs is not None
+        prefixes = None
+        if (template := config.log_line_prefix_template) is not None:
+            prefixes = {0: Template(template).safe_substitute(role_name=config.role, local_rank=0)}
+        self._process = start_processes(
+            name=config.role,
+            entrypoint=self._entrypoint,
+            args={0: tuple(self._command)},
+            envs={0: dict(self.task_environment())},
+            logs_specs=config.logs_specs,
+            log_line_prefixes=prefixes,
+            start_method=config.start_method,
+            numa_options=config.numa_options,
+            duplicate_stdout_filters=config.duplicate_stdout_filters,
+            duplicate_stderr_filters=config.duplicate_stderr_filters,
+        )
+        return int(self._process.pids()[0])
 
     def task_environment(self) -> Mapping[str, str]:
-        """The address of the agent for its task, and the maximum number of nodes; no secret of the job."""
-        environment = {"CHICLE_CONTROL": self._control, "CHICLE_MAX_NODES": str(self._entry.max_nodes)}
+        """Environment variables of the task on top of those of this process: torchrun's for a node with one task, the
+        address of the agent, and the maximum number of nodes; no secret of the job."""
+        config, entry = self._config, self._entry
+        environment = {
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "ROLE_NAME": config.role,
+            "TORCHELASTIC_RESTART_COUNT": str(config.max_restarts - self.restarts_left),
+            "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
+            "TORCHELASTIC_RUN_ID": entry.run_id,
+            "CHICLE_CONTROL": self._control,
+            "CHICLE_MAX_NODES": str(entry.max_nodes),
+        }
         return environment | {"CHICLE_SECRET": ""} if self._options.secret_file is None else environment
 
-    def call_round(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Take part in a round of torch's rendezvous."""
-        self._handler.expect(round=round, members=members)
-        self.rendezvous()
+    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
+        """How the task ended, or None when it still runs after `timeout_s` seconds."""
+        return None if self._process is None else self._process.wait(timeout_s, 0.01)
+
+    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+        """End the task with a signal, after the grace period by SIGKILL. Does nothing when none runs."""
+        if self._process is not None:
+            self._process.close(number, max(1, round(grace_s)))
+            self._process = None

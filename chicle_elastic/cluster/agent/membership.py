@@ -58,23 +58,18 @@ class MembershipCallbacks(LogSubscriber, Protocol):
         Args:
             job: Number of the job: a job of which no node survived begins anew under another number.
         """
-        ...
 
     def peer_up(self, peer: Peer) -> None:
         """The link to another agent is up."""
-        ...
 
     def peer_down(self, peer: Peer, reason: str) -> None:
         """Another agent is gone."""
-        ...
 
     def peer_says(self, peer: Peer, message: dict[str, Any]) -> None:
         """A message that is not about the log."""
-        ...
 
     def failed(self, error: ChicleError) -> None:
         """This agent cannot take part in the job at all."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +116,6 @@ class Membership:
         self._loop, self._terms, self._users = loop, term_store, users
         self._can_join, self._require_open = is_ready, require_open
         self.log = ReplicatedLog(loop, node, new_incarnation(node), make_scheduler=make_scheduler, host=self)
-        self.log.subscribe(self)
         self._has_announced = False
         self._is_leaving = False
         self._joining_since_s = self._contact_s = loop.now()

@@ -14,7 +14,6 @@ from chicle_elastic.cluster.agent.components import (
     build_components,
     initial_bytes,
 )
-from chicle_elastic.cluster.agent.debug_state import describe_state
 from chicle_elastic.cluster.agent.effect_executor import FAILURE
 from chicle_elastic.cluster.agent.node_protocols import Launcher, Rendezvous
 from chicle_elastic.cluster.agent.quorum_timeout import QuorumTimeout
@@ -169,7 +168,7 @@ class Node:
                 is_hot=self._is_ready,
                 is_ready=self._can_join(),
                 store=self._store_keeper.describe(),
-                **describe_state(self._components),
+                **self._components.describe(),
             )
 
     def stop(self, reason: str) -> None:

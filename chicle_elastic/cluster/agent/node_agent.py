@@ -24,21 +24,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.components import NodeContext
 from chicle_elastic.cluster.agent.node import TASK_END_S, Node
-from chicle_elastic.cluster.agent.node_protocols import Launcher, TaskEnd
-from chicle_elastic.cluster.agent.resource_link import ResourceLink
+from chicle_elastic.cluster.agent.node_protocols import Launcher, ResourceLink, TaskEnd
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.cloud_notices import NoticeWatch, grace_of
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.metrics_server import MetricsServer
-from chicle_elastic.cluster.options import END_S, NodeOptions
-from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
+from chicle_elastic.cluster.options import END_S, PROGRAM, NodeOptions
+from chicle_elastic.cluster.rendezvous.errors import JobClosedError, StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.own_address import choose_address, store_listens_on
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret
+from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.monitoring.job_metrics import JobMetrics
@@ -49,6 +50,8 @@ from chicle_elastic.settings import Settings
 from chicle_elastic.start_signals import hand_over
 from chicle_elastic.transports.tls import TlsIdentity
 
+EXIT_FAILED = 1
+EXIT_USAGE = 2
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 DEBUG_STATE_SIGNAL = signal.SIGUSR2  # makes the agent write its debug state into the event file, to diagnose a hang
 KEPT_ROUNDS = 2
@@ -60,13 +63,16 @@ SWITCH_S = 0.0005  # Python's default switch interval of 5 ms is a fifth of what
 logger = logging.getLogger(__name__)
 
 
-class NodeAgent:
-    """The agent of a node; see the top of the module. Subclasses start its task, each in another way."""
+class NodeAgent(Launcher):
+    """The agent of a node; see the top of the module. Subclasses start its task, each in another way: they are the
+    node's `Launcher`."""
 
-    def __init__(self, launcher: Launcher, *, entry: JobEntry, options: NodeOptions, command: Sequence[str]) -> None:
+    def __init__(self, *, entry: JobEntry, options: NodeOptions, command: Sequence[str], restarts: int) -> None:
         self.has_left = False
+        self.restarts_left = restarts  # how often the agent may still restart the task after a crash
+        self.memory_kills = MemoryKills()
         self.resources: ResourceLink | None = None
-        self._launcher, self._entry, self._options, self._command = launcher, entry, options, tuple(command)
+        self._entry, self._options, self._command = entry, options, tuple(command)
         self._control = new_address()
         self._meeting = threading.Lock()
         self._round_store: StoreServer | None = None
@@ -91,9 +97,9 @@ class NodeAgent:
                 event_file.write("metrics", url=url)
             secret = open_secret(options.secret_file, endpoint=store.endpoint)
             tls = None if options.tls is None else TlsIdentity(options.tls)
-            listens = store_listens_on(store, endpoint=store.endpoint)
+            listens = store_listens_on(store)
             address = choose_address(options.address, endpoint=store.endpoint, listens=listens)
-            term_store = TermStore(store, endpoint=store.endpoint, run_id=entry.run_id, secret=secret)
+            term_store = TermStore(store, run_id=entry.run_id, secret=secret)
             self._round_store = stack.enter_context(
                 StoreServer(format_endpoint(address.advertise, 0), bind=address.bind, ports=address.ports)
             )
@@ -113,7 +119,7 @@ class NodeAgent:
             loop = stack.enter_context(
                 EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))
             )
-            stack.callback(self._launcher.stop_task)
+            stack.callback(self.stop_task)
             restore = (term_store.publish_again, entry.restore)
             keeper = StoreKeeper(loop, store, restore=restore, event_file=event_file)
             stack.callback(keeper.close)
@@ -123,7 +129,7 @@ class NodeAgent:
                 recording = stack.enter_context(new_recording(options.log_dir, options.node))
             node = Node(
                 loop,
-                self._launcher,
+                self,
                 self,
                 context,
                 options,
@@ -157,7 +163,7 @@ class NodeAgent:
                 _mark_ended(term_store)
             if end.error is not None:
                 raise end.error
-            ended = self._launcher.task_exit(TASK_END_S) if end.awaits_task else None
+            ended = self.task_exit(TASK_END_S) if end.awaits_task else None
             return None if end.is_success or ended is None or not ended.is_failed() else ended
 
     def begins(self, loop: EventLoop, node: Node) -> None:
@@ -166,12 +172,8 @@ class NodeAgent:
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a rendezvous, which waits for no other member; in a worker thread."""
         with self._meeting:
-            self.call_round(round, members)
             if self._round_store is not None and members[0] == self._options.node:
                 self._round_store.prune(self._entry.run_id, before=round - KEPT_ROUNDS + 1)
-
-    def call_round(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Called at each rendezvous; for subclasses whose launcher has to know the round."""
 
     def require_open(self) -> None:
         """Check that the job is not over. Raises JobClosedError when the job is over, StoreUnreachableError when the
@@ -236,3 +238,11 @@ def _signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Itera
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def exit_code_of_error(error: ChicleError) -> int:
+    """Print an error that ends an agent, and return the exit code."""
+    print(f"{PROGRAM}: {error}", file=sys.stderr)
+    if isinstance(error, JobClosedError) and error.is_success:
+        return 0  # for a resource manager, a node that came after the end of the job has not failed
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

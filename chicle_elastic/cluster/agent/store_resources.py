@@ -73,7 +73,7 @@ class StoreManagedAgent(ElasticAgent):
         super().__init__(*args, **kwargs)
         store = self._entry.store
         secret = open_secret(self._options.secret_file, endpoint=store.endpoint)
-        self._link = StoreResourceLink(ResourceBoard(store, endpoint=store.endpoint, secret=secret))
+        self._link = StoreResourceLink(ResourceBoard(store, secret=secret))
         self.resources = self._link
 
     def begins(self, loop: EventLoop, node: Node) -> None:

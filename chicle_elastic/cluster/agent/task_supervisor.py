@@ -30,15 +30,12 @@ class Processes(Protocol):
 
     def start_task(self, *, is_restart: bool = False) -> int:
         """Start a task; returns its process id."""
-        ...
 
     def task_exit(self, timeout_s: float = 0.0) -> object | None:
         """How the task ended, or None while it runs."""
-        ...
 
     def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
         """End the task."""
-        ...
 
 
 class TaskSupervisor:

@@ -36,24 +36,18 @@ class LogSubscriber(Protocol):
 
     def folded(self, folded: Folded) -> None:
         """An entry was folded."""
-        ...
 
     def installed(self, length: int) -> None:
         """This node joins with the state of a log of so many entries, and without these."""
-        ...
 
     def vote(self) -> None:
         """The own task is to vote for a stop at the next boundary: an event waits for its place."""
-        ...
 
     def break_group(self, reason: str) -> None:
         """The own task is to end its iteration: it waits for a member that is gone."""
-        ...
 
     def paused(self, reason: str | None) -> None:
         """This node reaches too few others to go on, and waits for them; None: it goes on again."""
-        ...
 
     def expelled(self, reason: str) -> None:
         """The others go on without this incarnation; the node has to begin another one."""
-        ...

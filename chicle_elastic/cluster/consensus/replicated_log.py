@@ -1,8 +1,8 @@
 """The log as an agent has it: the shell of a replica, which performs the replica's actions in the loop of the agent.
 
-Events go in at one end (`append`), and come out in one order at every agent (`subscribe`). A boundary must not wait for
-a round trip: the end of an iteration is known to all members by their all-reduce, so each agent appends it by itself
-(`iteration_ended`) instead of proposing it, and says so when it cannot (`iteration_broke`).
+Events go in at one end (`append`), and come out in one order at every agent (`LogHost.folded`). A boundary must not
+wait for a round trip: the end of an iteration is known to all members by their all-reduce, so each agent appends it by
+itself (`iteration_ended`) instead of proposing it, and says so when it cannot (`iteration_broke`).
 
 Messages to other agents are sent at the end of a turn of the loop, those to one agent together: what came in one turn
 is given its places together. Terms are asked for through the `LogHost`, which answers with `claimed`, `refused` or
@@ -41,20 +41,17 @@ from chicle_elastic.scheduling.scheduler import Scheduler
 MAX_ENTRIES = 2000  # entries in one message
 
 
-class LogHost(Protocol):
-    """How the log reaches other agents and the store."""
+class LogHost(LogSubscriber, Protocol):
+    """Told of what happens in the log, and how the log reaches other agents and the store."""
 
     def send_log(self, to: Sequence[NodeId], messages: Sequence[Message]) -> None:
         """Send the same messages about the log to agents, encoded once, as far as there are links to them."""
-        ...
 
     def claim(self, claim: Claim) -> None:
         """Ask the store for a term; `claimed`, `refused` or `store_unreachable` is called later."""
-        ...
 
     def check_term(self) -> None:
         """Look into the store in a moment; `looked` or `store_unreachable` is called then."""
-        ...
 
 
 class ReplicatedLog:
@@ -71,7 +68,6 @@ class ReplicatedLog:
     ) -> None:
         self._loop, self._node, self._make_scheduler, self._host = loop, node, make_scheduler, host
         self._replica = Replica(node, incarnation, make_scheduler())
-        self._subscribers: list[LogSubscriber] = []
         self._todo: deque[Action] = deque()
         self._is_performing = False
         self._unsent: dict[NodeId, list[Message]] = {}
@@ -101,10 +97,6 @@ class ReplicatedLog:
     def iteration_broke(self, round: int, iteration: int, reason: str, *, merged: Ended | None = None) -> None:
         """The own task cannot end an iteration with the others; `merged` if it got as far as the merge."""
         self._act(self._replica.iteration_broke(round, iteration, reason, now=self._loop.now(), merged=merged))
-
-    def subscribe(self, subscriber: LogSubscriber) -> None:
-        """Tell it of every entry from now on, in order, and after those that subscribed before it."""
-        self._subscribers.append(subscriber)
 
     def snapshot(self) -> LogSnapshot:
         """What all entries so far have come to. Made once per change: an agent looks several times while it performs
@@ -272,29 +264,23 @@ class ReplicatedLog:
             self._unsent.setdefault(action.to, []).append(action.message)
         elif isinstance(action, Folded):
             hit("log.appended", event=type(action.entry.event).__name__)
-            for subscriber in self._subscribers:
-                subscriber.folded(action)
+            self._host.folded(action)
         elif isinstance(action, Installed):
-            for subscriber in self._subscribers:
-                subscriber.installed(action.length)
+            self._host.installed(action.length)
         elif isinstance(action, Vote):
-            for subscriber in self._subscribers:
-                subscriber.vote()
+            self._host.vote()
         elif isinstance(action, BreakGroup):
-            for subscriber in self._subscribers:
-                subscriber.break_group(action.reason)
+            self._host.break_group(action.reason)
         elif isinstance(action, Claim):
             self._host.claim(action)
         elif isinstance(action, CheckTerm):
             self._host.check_term()
         elif isinstance(action, Paused):
-            for subscriber in self._subscribers:
-                subscriber.paused(action.reason)
+            self._host.paused(action.reason)
         elif isinstance(action, Expelled):
             self._todo.clear()
             self._unsent.clear()
-            for subscriber in self._subscribers:
-                subscriber.expelled(action.reason)
+            self._host.expelled(action.reason)
 
 
 def _split(message: Message) -> list[Message]:

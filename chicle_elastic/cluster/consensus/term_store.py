@@ -22,8 +22,8 @@ import time
 from dataclasses import dataclass
 
 from chicle_elastic.cluster.rendezvous.errors import ForgedStateError, StoreUnreachableError
-from chicle_elastic.cluster.rendezvous.signed_value import CompareSet, Reading, SignedValue
-from chicle_elastic.cluster.rendezvous.store import RESTORE_S, SETTLED_KEY, store_errors
+from chicle_elastic.cluster.rendezvous.signed_value import Reading, SignedValue
+from chicle_elastic.cluster.rendezvous.store import RESTORE_S, SETTLED_KEY
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
@@ -65,10 +65,10 @@ class Beacon:
 class TermStore:
     """The values of one job. Thread-safe: a lock serialises the operations on its connection to the store."""
 
-    def __init__(self, store: CompareSet, *, endpoint: str, run_id: str, secret: JobSecret) -> None:
-        self._store, self._endpoint, self._secret, self._run_id = store, endpoint, secret, run_id
-        self._cell = SignedValue(store, endpoint=endpoint, key=f"chicle/{run_id}/term", secret=secret)
-        self._beacon_cell = SignedValue(store, endpoint=endpoint, key=f"chicle/{run_id}/beacon", secret=secret)
+    def __init__(self, store: StoreConnection, *, run_id: str, secret: JobSecret) -> None:
+        self._store, self._secret, self._run_id = store, secret, run_id
+        self._cell = SignedValue(store, key=f"chicle/{run_id}/term", secret=secret)
+        self._beacon_cell = SignedValue(store, key=f"chicle/{run_id}/beacon", secret=secret)
         self._lock = threading.Lock()
         self._empty_since_s: float | None = None
         self._published: tuple[NodeId, Contact] | None = None
@@ -94,7 +94,8 @@ class TermStore:
                 return True, newest  # an earlier attempt was executed, and its answer lost
             if not self._is_settled(seen, is_restarted=known > 0 or self._has_reconnected):
                 raise StoreUnreachableError(
-                    f"the rendezvous store at {self._endpoint} has just begun and has no term of {self._run_id!r} yet"
+                    f"the rendezvous store at {self._store.endpoint} has just begun and has no term of "
+                    f"{self._run_id!r} yet"
                 )
             if newest.term > known or newest.term >= term:
                 return False, newest
@@ -133,7 +134,7 @@ class TermStore:
 
     @property
     def _has_reconnected(self) -> bool:
-        return isinstance(self._store, StoreConnection) and self._store.generation > 1
+        return self._store.generation > 1
 
     def _is_settled(self, seen: Reading, *, is_restarted: bool) -> bool:
         """Whether the store holds a term, or has held none for so long that no leader is there to restore it.
@@ -153,8 +154,7 @@ class TermStore:
 
     def _has_store_settled(self) -> bool:
         """Say whether the store, empty now, has been there for so long that nobody is left who would fill it."""
-        with store_errors(self._endpoint):
-            return self._store.compare_set(SETTLED_KEY, "?", "?") != b"?"
+        return self._store.compare_set(SETTLED_KEY, "?", "?") != b"?"
 
     @staticmethod
     def _beacon(reading: Reading) -> Beacon:
@@ -213,7 +213,7 @@ class TermStore:
 
     def _contact_cell(self, node: NodeId) -> SignedValue:
         key = f"chicle/{self._run_id}/agent/{node}"
-        return SignedValue(self._store, endpoint=self._endpoint, key=key, secret=self._secret)
+        return SignedValue(self._store, key=key, secret=self._secret)
 
     def _judge(self, reading: Reading) -> Term:
         if reading.raw is None:

@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cgroups import MemoryKills
-from chicle_elastic.cluster.agent.exit_codes import EXIT_FAILED, exit_code_of_error
 from chicle_elastic.cluster.agent.node import Node
-from chicle_elastic.cluster.agent.node_agent import NodeAgent
+from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, NodeAgent, exit_code_of_error
 from chicle_elastic.cluster.local.messages import Connection, Received
 from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.options import DEFAULT_RESTARTS, NodeOptions
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
-from chicle_elastic.cluster.rendezvous.store import StoreServer, open_secret
-from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.errors import ChicleError, PeerLostError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
@@ -61,17 +59,14 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
             start_nodes=job["start_nodes"],
             shows_status=False,  # the driver shows the progress of a fit
         )
-        store = StoreConnection(job["endpoint"])
-        store.connect()
-        entry = JobEntry(
-            store,
+        entry = JobEntry.open(
+            job["endpoint"],
             run_id=job["run_id"],
             node=options.node,
-            secret=open_secret(secret_file, endpoint=store.endpoint),
+            secret_file=secret_file,
             min_nodes=job["min_nodes"],
             max_nodes=job["max_nodes"],
         )
-        entry.require_open()
         agent = LocalAgent(line, entry=entry, options=options)
         ended = agent.run_node()
         if ended is None:
@@ -126,9 +121,7 @@ class LocalAgent(NodeAgent):
     """An agent whose task is forked by the server."""
 
     def __init__(self, line: Connection, *, entry: JobEntry, options: NodeOptions) -> None:
-        super().__init__(self, entry=entry, options=options, command=())
-        self.memory_kills = MemoryKills()
-        self.restarts_left = DEFAULT_RESTARTS  # how often the agent may still restart the task after a crash
+        super().__init__(entry=entry, options=options, command=(), restarts=DEFAULT_RESTARTS)
         self._line = line
         self.resources = LocalResourceLink(line)
         self._node: Node | None = None

@@ -49,15 +49,12 @@ class _Server(NamedTuple):
 
 
 def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
-    """A line to the server of a cluster, which is started when there is none.
+    """A line to the server of a cluster, which is started when there is none. Raises MissingExtraError when cloudpickle
+    is not installed, PeerLostError when the server cannot be started, or has ended at its start, UsageError when this
+    is not Linux.
 
     Args:
         idle_s: After so long without anything to do a server that is started here ends.
-
-    Raises:
-        MissingExtraError: cloudpickle is not installed.
-        PeerLostError: The server cannot be started, or has ended at its start.
-        UsageError: This is not Linux.
     """
     require_unix_sockets()
     hold_descriptors()

@@ -122,9 +122,7 @@ class Forker:
         """Never returns: objects of the parent must not be finalised here, their descriptors may belong to others."""
         code = EXIT_FAILED
         try:
-            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # it ended before the kernel knew
-                os._exit(EXIT_FAILED)
+            die_with(parent)
             name_process(name)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGPIPE):
@@ -145,6 +143,13 @@ class Forker:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code & 0xFF)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel knew
+        os._exit(EXIT_FAILED)
 
 
 def name_process(name: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from errno import EADDRINUSE
 from typing import Any
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.transports.unix_frames import Frame, FramedSocket, Limits, require_same_user
 
@@ -35,7 +36,7 @@ class Received:
     payload: bytearray  # bytes that came with it
 
 
-class Connection:
+class Connection(Closing):
     """One end. Any thread may send; one thread receives. A context manager that closes it.
 
     A message that is cut off by the end of its sender is no error: tasks and agents are killed at any time.
@@ -86,12 +87,6 @@ class Connection:
     def close(self) -> None:
         """Close the socket, and descriptors that were not handed out. May be called again."""
         self._frames.close()
-
-    def __enter__(self) -> "Connection":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def _decode(frames: Sequence[Frame]) -> list[Received]:

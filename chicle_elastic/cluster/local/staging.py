@@ -22,6 +22,7 @@ from chicle_elastic.chunks.headers import aligned
 from chicle_elastic.chunks.places import absolute_place
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, StateSpec
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.settings import available_cores
@@ -33,7 +34,7 @@ WHERE = "the memory file of the driver"
 REMEDY = "convert the data to a chunk folder, which is read in place, or train on fewer rows"
 
 
-class StagedFile:
+class StagedFile(Closing):
     """A shared memory file while it is written. A context manager that closes this process's descriptor."""
 
     def __init__(self) -> None:
@@ -89,12 +90,6 @@ class StagedFile:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-    def __enter__(self) -> "StagedFile":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.line_writer import LineWriter, newest_first
 
@@ -26,7 +27,7 @@ PLENTIFUL = frozenset({"ledger", "iteration", "log", "slow_handler"})
 DROPPED = "lines_dropped"
 
 
-class EventFile:
+class EventFile(Closing):
     """Writes the events of one node. A context manager that closes it.
 
     Args:
@@ -68,12 +69,6 @@ class EventFile:
         """Write what waits and close the file; gives up on a disk that hangs. May be called again."""
         if self._writer is not None:
             self._writer.close()
-
-    def __enter__(self) -> "EventFile":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def read_events(folder: Path, node: str | None = None) -> Iterator[dict[str, Any]]:

@@ -14,9 +14,10 @@ import selectors
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.closing import Closing
 from chicle_elastic.cluster.net.watchdog import SlowHandler, Watchdog
 from chicle_elastic.cluster.net.worker_lanes import Lane, WorkerLanes
 from chicle_elastic.ids import NodeId
@@ -29,7 +30,6 @@ class HasFileno(Protocol):
 
     def fileno(self) -> int:
         """Its descriptor."""
-        ...
 
 
 class Timer:
@@ -59,7 +59,7 @@ def is_registered(selector: selectors.BaseSelector, key: selectors.SelectorKey) 
     return now is not None and now.fileobj is key.fileobj
 
 
-class EventLoop:
+class EventLoop(Closing):
     """See the top of the module. A context manager that closes it.
 
     Args:
@@ -180,9 +180,3 @@ class EventLoop:
         self._selector.close()
         os.close(self._wake_receiver)
         os.close(self._wake_sender)
-
-    def __enter__(self) -> "EventLoop":
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self.close()

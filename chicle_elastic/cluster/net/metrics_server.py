@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer
 from typing import NamedTuple
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
@@ -37,7 +38,7 @@ class MetricsAddress(NamedTuple):
         return cls(host.strip("[]") or LOOPBACK, int(port))
 
 
-class MetricsServer:
+class MetricsServer(Closing):
     """Serves a text; a context manager that ends it.
 
     A port that is taken is a warning, and nothing is served: a job does not fail because it cannot be watched.
@@ -76,12 +77,6 @@ class MetricsServer:
             threading.Thread(target=server.shutdown, name="chicle-metrics-end", daemon=True).start()
             self._thread.join(CLIENT_S)
             server.server_close()
-
-    def __enter__(self) -> "MetricsServer":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 class _Server(HTTPServer):

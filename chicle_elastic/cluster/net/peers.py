@@ -87,24 +87,19 @@ class PeerCallbacks(Protocol):
 
     def peer_up(self, peer: Peer) -> None:
         """The link to a peer is ready for messages."""
-        ...
 
     def peer_down(self, peer: Peer, reason: str) -> None:
         """A peer that was up is gone."""
-        ...
 
     def peer_says(self, peer: Peer, message: dict[str, Any]) -> None:
         """A peer has sent a message; its field `kind` says of which kind. Raises ProtocolError when the message is
         malformed; the link is closed."""
-        ...
 
     def refused(self, who: str, reason: str) -> None:
         """An agent answers, and refuses a link to this one."""
-        ...
 
     def peer_is_dead(self, life: str) -> None:
         """An incarnation that this agent has dialled has ended: another one answers there, or the host refuses."""
-        ...
 
 
 class PeerLinks:

@@ -1,13 +1,9 @@
-"""Chicle's rendezvous for torch elastic: rounds called by the scheduler, and free ones with signed state in the store.
+"""A rendezvous for plain torchrun (`torchrun --rdzv-backend chicle`), with signed state in the store.
 
-Chicle's agent names the members of a round (`expect`) before each `next_rendezvous`. Such a called round needs no
-store: all members have reported their inventories for it in the replicated log when it is formed, so they have met
-already. In the store they only find out whether the job is over.
-
-Plain torchrun (`torchrun --rdzv-backend chicle`) names no members: its rounds are free, they meet in the store (see
-`state` for the rules), and the handler behaves like torch's own. A member waits by polling: it reads the state after
-1 ms, and ever later up to 20 ms while nothing changes. A read is one round trip (12 us on loopback). torch's blocking
-`wait` would need a second connection per agent, and prints a warning whenever it ends without a result.
+The members of a round meet in the store (see `state` for the rules), and the handler behaves like torch's own. A member
+waits by polling: it reads the state after 1 ms, and ever later up to 20 ms while nothing changes. A read is one round
+trip (12 us on loopback). torch's blocking `wait` would need a second connection per agent, and prints a warning
+whenever it ends without a result. Agents of Chicle need none of this: their rounds are formed in the replicated log.
 
 For foreign values in the store see `state_store`.
 """
@@ -21,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed import HashStore, PrefixStore, Store
+from torch.distributed import PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -29,7 +25,6 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.cluster.rendezvous import state as states
 from chicle_elastic.cluster.rendezvous.errors import RoundTimeoutError
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
@@ -38,17 +33,13 @@ from chicle_elastic.cluster.rendezvous.store import (
     address_towards,
     connect_store,
     keys_of_rounds,
-    open_secret,
-    parse_endpoint,
     round_prefix,
 )
-from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.collectives.torch_store import torch_store
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.key_values import KeyValueClient
-from chicle_elastic.transports.secret import JobSecret
 
 BACKEND = "chicle"
 POLL_FIRST_S = 0.001
@@ -60,103 +51,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousSettings:
-    """Timeouts of free rounds. (In plain torchrun: `--rdzv-conf join_timeout=...,last_call_timeout=...`.)"""
+    """Timeouts of rounds. (In plain torchrun: `--rdzv-conf join_timeout=...,last_call_timeout=...`.)"""
 
     join_timeout_s: float = 600.0
     last_call_s: float = 5.0  # for further nodes, when enough have arrived and the further ones are not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A round that the scheduler called."""
-
-    round: int
-    members: tuple[NodeId, ...]
-
-
 class ChicleRendezvousHandler(RendezvousHandler):
     """One agent's side of the rendezvous."""
 
-    def __init__(
-        self,
-        store: StoreConnection,
-        *,
-        endpoint: str,
-        run_id: str,
-        node: NodeId,
-        secret: JobSecret,
-        min_nodes: int = 1,
-        max_nodes: int = states.MAX_MEMBERS,
-        address: str | None = None,
-        settings: RendezvousSettings | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        # to the job, for Chicle's agent
-        self.entry = JobEntry(
-            store, run_id=run_id, node=node, secret=secret, min_nodes=min_nodes, max_nodes=max_nodes, clock=clock
-        )
-        self.store = store
-        self.endpoint = endpoint
-        self.node = node
-        self._settings = settings or RendezvousSettings()
-        self._clock = clock or MonotonicClock()
-        self._state = self.entry.state
+    def __init__(self, entry: JobEntry, settings: RendezvousSettings, *, address: str | None = None) -> None:
+        self.entry = entry
+        self._settings, self._state = settings, entry.state
         self._me = RoundMember(
-            node=node,
+            node=entry.node,
             token=secrets.token_hex(8),
-            host=address or address_towards(endpoint),
+            host=address or address_towards(entry.store.endpoint),
             port=_free_port(),
         )
         self._torch_store: Store | None = None
-        self._call: _Call | None = None
-        self._is_called = False
-        self._has_left = False
         self._round = 0
-        self._members: tuple[NodeId, ...] = ()
-
-    # What Chicle's agent uses.
-
-    @property
-    def round(self) -> int:
-        """Number of the last round that this node was a member of; 0 before the first."""
-        return self._round
-
-    @property
-    def members(self) -> tuple[NodeId, ...]:
-        """Its members in rank order."""
-        return self._members
-
-    def await_calls(self) -> None:
-        """Say that all rounds of this handler will be called (`expect`): its shutdown never closes the job."""
-        self._is_called = True
-
-    def expect(self, *, round: int, members: tuple[NodeId, ...]) -> None:
-        """Name the round of the next `next_rendezvous`; required before each call. Raises UsageError when this node is
-        not among the members."""
-        if self.node not in members or len(set(members)) != len(members):
-            raise UsageError(
-                f"{self.node} was called to round {round} of {', '.join(members)}: the members have to be distinct and "
-                "include this node"
-            )
-        self._call = _Call(round=round, members=members)
-        self._is_called = True
-
-    def leave(self) -> None:
-        """This node leaves; it waits for no other node, and they go on without it. Idempotent. Raises
-        StoreUnreachableError when the store does not answer."""
-        self._has_left = True
-        if not self._is_called:  # of called rounds the store knows nothing
-            self._state.change(lambda state: states.depart(state, self._me))
-
-    # What torch's agents use.
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Take part in a round; a free one is waited for until it is complete.
+        """Take part in a round, which is waited for until it is complete.
 
         Returns:
-            Rank, number of nodes, a store for the agents of this round, and the address where its tasks connect. For a
-            called round, store and address are without use: agents have their links, tasks learn where to connect over
-            the control channel.
+            Rank, number of nodes, a store for the agents of this round, and the address where its tasks connect.
 
         Raises:
             RoundTimeoutError: Too few nodes arrived in time.
@@ -165,21 +85,15 @@ class ChicleRendezvousHandler(RendezvousHandler):
             StoreUnreachableError: The store does not answer.
             ProtocolError: Other agents run another version.
         """
-        call, self._call = self._call, None
-        if call is None and self._is_called:
-            raise UsageError(f"next_rendezvous of {self.node} without a round; call expect(...) before each")
-        if call is not None:
-            self._round, self._members = call.round, call.members
-            rank, size = call.members.index(self.node), len(call.members)
-            return RendezvousInfo(HashStore(), rank, size, RendezvousStoreInfo(*parse_endpoint(self.endpoint)))
         state = self._wait()
-        self._round, self._members = state.round, tuple(member.node for member in state.members)
+        self._round = state.round
         rank = state.members.index(self._me)
         if rank == 0:
             old = state.round - KEPT_ROUNDS + 1
-            for key in keys_of_rounds(self.store.call(KeyValueClient.list_keys), self.entry.run_id, before=old):
-                self.store.call(functools.partial(KeyValueClient.delete_key, key=key))
-        self._torch_store = torch_store(connect_store(self.endpoint))
+            store = self.entry.store
+            for key in keys_of_rounds(store.call(KeyValueClient.list_keys), self.entry.run_id, before=old):
+                store.call(functools.partial(KeyValueClient.delete_key, key=key))
+        self._torch_store = torch_store(connect_store(self.entry.store.endpoint))
         agents = PrefixStore(f"{round_prefix(self.entry.run_id, state.round)}agents", self._torch_store)
         first = state.members[0]
         return RendezvousInfo(agents, rank, len(state.members), RendezvousStoreInfo(first.host, first.port))
@@ -210,31 +124,27 @@ class ChicleRendezvousHandler(RendezvousHandler):
             return 0
         if not state.is_complete or state.round > self._round:
             return 1
-        return len(state.waiting) if len(state.members) - len(state.gone) < self.entry.max_nodes else 0
+        return len(state.waiting) if len(state.members) < self.entry.max_nodes else 0
 
     def shutdown(self) -> bool:
-        """This agent ends. Under plain torchrun that closes the rendezvous, as torch's own does, unless it left. In a
-        job of Chicle one agent ends and the others go on, whatever the reason; `set_closed` ends the job. Returns
-        whether the store could still be written."""
+        """Close the rendezvous when this agent ends, as torch's own does. Returns whether the store could still be
+        written."""
         try:
-            if self._is_called or self._has_left:
-                self.leave()
-            else:
-                self.set_closed()
+            self.set_closed()
         except (ChicleError, OSError) as error:
-            logger.warning("%s could not leave the rendezvous in order: %s", self.node, error)
+            logger.warning("%s could not leave the rendezvous in order: %s", self.entry.node, error)
             return False
         return True
 
     # How.
 
     def _wait(self) -> RendezvousState:
-        """Wait for the next free round with this node in it."""
-        start_s = changed_s = self._clock.now()
+        """Wait for the next round with this node in it."""
+        start_s = changed_s = time.monotonic()
         timeout_s = self._settings.join_timeout_s
         serial, poll_s = -1, POLL_FIRST_S
         while True:
-            now_s = self._clock.now()
+            now_s = time.monotonic()
             reading, state = self._state.read()
             if state is not None:
                 self.entry.check(state)
@@ -247,7 +157,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
                     self._state.write(reading, wanted)
                     continue  # read again at once, whether this write or that of another agent has won
             if now_s - start_s >= timeout_s:
-                raise RoundTimeoutError(_too_late(self.node, state, timeout_s))
+                raise RoundTimeoutError(_too_late(self.entry.node, state, timeout_s))
             time.sleep(min(poll_s, max(0.0, start_s + timeout_s - now_s)))
             poll_s = min(poll_s * 1.5, POLL_LAST_S)
 
@@ -279,21 +189,15 @@ def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
         last_call_s=_seconds(parameters, "last_call_timeout", defaults.last_call_s),
     )
     node = NodeId(str(parameters.get("node") or f"{socket.gethostname()}-{secrets.token_hex(4)}"))
-    store = StoreConnection(parameters.endpoint)
-    store.connect()
-    handler = ChicleRendezvousHandler(
-        store,
-        endpoint=parameters.endpoint,
+    entry = JobEntry.open(
+        parameters.endpoint,
         run_id=parameters.run_id,
         node=node,
-        secret=open_secret(None if secret_file is None else Path(secret_file), endpoint=parameters.endpoint),
+        secret_file=None if secret_file is None else Path(secret_file),
         min_nodes=parameters.min_nodes,
         max_nodes=parameters.max_nodes,
-        address=parameters.local_addr,
-        settings=settings,
     )
-    handler.entry.require_open()  # before a task is started, which would run the script of the user
-    return handler
+    return ChicleRendezvousHandler(entry, settings, address=parameters.local_addr)
 
 
 def _seconds(parameters: RendezvousParameters, key: str, default: float) -> float:

@@ -1,13 +1,15 @@
 """The entry to a job, in the rendezvous store: whether the job is open, seen from one agent."""
 
 import functools
+from pathlib import Path
 
-from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.cluster.rendezvous import state as states
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError
 from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
 from chicle_elastic.cluster.rendezvous.state import RendezvousState
 from chicle_elastic.cluster.rendezvous.state_store import StateStore
+from chicle_elastic.cluster.rendezvous.store import open_secret
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
@@ -26,7 +28,6 @@ class JobEntry:
         secret: JobSecret,
         min_nodes: int,
         max_nodes: int,
-        clock: Clock | None = None,
     ) -> None:
         if not run_id or "/" in run_id or max_nodes > states.MAX_MEMBERS:
             raise UsageError(
@@ -35,9 +36,21 @@ class JobEntry:
             )
         self.store, self.run_id, self.node = store, run_id, node
         self.min_nodes, self.max_nodes = min_nodes, max_nodes
-        cell = SignedValue(store, endpoint=store.endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
-        self.state = StateStore(cell, owner=node, clock=clock or MonotonicClock())  # the shared state of the rendezvous
+        cell = SignedValue(store, key=f"chicle/{run_id}/rendezvous", secret=secret)
+        self.state = StateStore(cell, owner=node, clock=MonotonicClock())  # the shared state of the rendezvous
         self._has_seen_open = False
+
+    @classmethod
+    def open(
+        cls, endpoint: str, *, run_id: str, node: NodeId, secret_file: Path | None, min_nodes: int, max_nodes: int
+    ) -> "JobEntry":
+        """Connect to the store and enter a job. Raises UsageError when there is no secret, StoreUnreachableError when
+        there is no store at the endpoint, JobClosedError when the job is over."""
+        secret = open_secret(secret_file, endpoint=endpoint)
+        store = StoreConnection(endpoint).connect()
+        entry = cls(store, run_id=run_id, node=node, secret=secret, min_nodes=min_nodes, max_nodes=max_nodes)
+        entry.require_open()  # before a task is started, which would run the script of the user
+        return entry
 
     def restore(self) -> None:
         """Store again whether the job is over, if the store was restarted. Raises StoreUnreachableError when the store

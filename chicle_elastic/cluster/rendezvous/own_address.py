@@ -12,8 +12,8 @@ import ipaddress
 import socket
 from dataclasses import dataclass, field
 
-from chicle_elastic.cluster.rendezvous.signed_value import CompareSet
-from chicle_elastic.cluster.rendezvous.store import LISTENS_KEY, address_towards, parse_endpoint, store_errors
+from chicle_elastic.cluster.rendezvous.store import LISTENS_KEY, address_towards, parse_endpoint
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import UsageError
 from chicle_elastic.transports.addresses import PortRange, is_all_hosts, is_loopback
 from chicle_elastic.transports.node_address import NodeAddress, interface_addresses, is_own_address
@@ -38,11 +38,10 @@ class AddressOptions:
             )
 
 
-def store_listens_on(store: CompareSet, *, endpoint: str) -> str | None:
+def store_listens_on(store: StoreConnection) -> str | None:
     """The address that the store says it listens on; None when it does not say. Raises StoreUnreachableError when the
     store does not answer."""
-    with store_errors(endpoint):
-        said = store.compare_set(LISTENS_KEY, ABSENT, ABSENT).decode("ascii", "replace")
+    said = store.compare_set(LISTENS_KEY, ABSENT, ABSENT).decode("ascii", "replace")
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(said))
     return None

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from chicle_elastic.cluster.rendezvous.signed_value import CompareSet, SignedValue
+from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.transports.secret import JobSecret
 
@@ -61,10 +62,10 @@ class Finished:
 class ResourceBoard:
     """See the top of the module. Every method is one or two round trips, so an agent calls it in a worker."""
 
-    def __init__(self, store: CompareSet, *, endpoint: str, secret: JobSecret) -> None:
-        self._endpoint = endpoint
+    def __init__(self, store: StoreConnection, *, secret: JobSecret) -> None:
+        self._endpoint = store.endpoint
         self._values = {
-            name: SignedValue(store, endpoint=endpoint, key=PREFIX + name, secret=secret)
+            name: SignedValue(store, key=PREFIX + name, secret=secret)
             for name in ("request", "scale", "notice", "offer", "finished")
         }
 

@@ -9,9 +9,9 @@ A signature does not expire (see `transports.secret`): values that must never be
 
 import secrets
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from chicle_elastic.cluster.rendezvous.store import store_errors
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import SecretError, UsageError
 from chicle_elastic.transports.secret import JobSecret
 
@@ -27,14 +27,6 @@ class Reading:
     problem: str | None = None  # why `raw` is not accepted, for a person; None when it is, or when the key was absent
 
 
-class CompareSet(Protocol):
-    """What a value needs of a store: a `StoreConnection`, or a client (`key_values`)."""
-
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
-        """Replace the value if it is the expected one; returns what the key holds now."""
-        ...
-
-
 class SignedValue:
     """A key of the store.
 
@@ -43,9 +35,8 @@ class SignedValue:
         key: Key in the store; part of what is signed, so that a value cannot be moved to another key.
     """
 
-    def __init__(self, store: CompareSet, *, endpoint: str, key: str, secret: JobSecret) -> None:
+    def __init__(self, store: StoreConnection, *, key: str, secret: JobSecret) -> None:
         self._store = store
-        self._endpoint = endpoint
         self._secret = secret
         self.key = key
         # A compare-and-set against a random value, which no process can have written, returns the stored value, or that
@@ -54,8 +45,7 @@ class SignedValue:
 
     def read(self) -> Reading:
         """What the key holds now. Raises StoreUnreachableError when the store does not answer."""
-        with store_errors(self._endpoint):
-            raw = self._store.compare_set(self.key, self._never_written, self._never_written)
+        raw = self._store.compare_set(self.key, self._never_written, self._never_written)
         return self._verify(None if raw == self._never_written.encode() else raw)
 
     def swap(self, seen: Reading, value: Any) -> Reading:
@@ -71,9 +61,7 @@ class SignedValue:
                 f"a value of {len(signed)} bytes does not fit the store's key {self.key!r} ({MAX_CELL_BYTES} bytes at "
                 "most); use fewer nodes, or shorter names"
             )
-        with store_errors(self._endpoint):
-            raw = self._store.compare_set(self.key, seen.raw or b"", signed)
-        return self._verify(raw)
+        return self._verify(self._store.compare_set(self.key, seen.raw or b"", signed))
 
     def is_in_place(self, now: Reading, value: Any) -> bool:
         """Whether a reading shows this value, whichever process wrote it."""

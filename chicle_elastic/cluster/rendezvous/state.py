@@ -24,7 +24,7 @@ from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import codec
 
-FORMAT = 2
+FORMAT = 3
 MAX_MEMBERS = 512
 MAX_TEXT = 256
 
@@ -45,7 +45,6 @@ class RoundMember:
 
 Members: TypeAlias = Annotated[tuple[RoundMember, ...], codec.COMPACT, msgspec.Meta(max_length=MAX_MEMBERS)]
 Names: TypeAlias = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_MEMBERS)]
-Tokens: TypeAlias = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_MEMBERS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,6 @@ class RendezvousState:
     members: Members = ()
     expected: Names = ()  # names that the round waits for, in rank order; empty when they are not known
     waiting: Members = ()
-    gone: Tokens = ()  # tokens of members that left after the round was complete
 
     def to_json(self) -> dict[str, Any]:
         """For `from_json` of any process of this format."""
@@ -101,10 +99,9 @@ def come(state: RendezvousState, me: RoundMember, *, max_nodes: int) -> Rendezvo
     """`me` wants to be in the next round. A member of the complete round begins the next one, which expects the other
     members and the waiting nodes; a node that is no member joins a forming round, or waits until a member begins
     one."""
-    if state.is_complete and (state.round == 0 or (me in state.members and me.token not in state.gone)):
-        stay = [member.node for member in state.members if member.token not in state.gone]
-        expected = tuple(dict.fromkeys([*stay, *(member.node for member in state.waiting)]))
-        begun = replace(state, round=state.round + 1, is_complete=False, expected=expected, gone=())
+    if state.is_complete and (state.round == 0 or me in state.members):
+        expected = tuple(dict.fromkeys(member.node for member in (*state.members, *state.waiting)))
+        begun = replace(state, round=state.round + 1, is_complete=False, expected=expected)
         return replace(begun, members=(me,), waiting=())
     if me in state.members:
         return state
@@ -126,17 +123,6 @@ def complete(state: RendezvousState) -> RendezvousState:
     rank = {node: index for index, node in enumerate(state.expected)}
     members = tuple(sorted(state.members, key=lambda member: rank.get(member.node, len(rank))))
     return replace(state, is_complete=True, members=members)
-
-
-def depart(state: RendezvousState, me: RoundMember) -> RendezvousState:
-    """`me` leaves the rendezvous. A complete round keeps its ranks and records the departed members."""
-    state = replace(state, waiting=tuple(member for member in state.waiting if member != me))
-    if me not in state.members:
-        return state
-    if state.is_complete:
-        return state if me.token in state.gone else replace(state, gone=(*state.gone, me.token))
-    state = replace(state, members=tuple(member for member in state.members if member != me))
-    return replace(state, expected=tuple(node for node in state.expected if node != me.node))
 
 
 def close(state: RendezvousState, *, is_success: bool) -> RendezvousState:

@@ -12,19 +12,19 @@ One exception: a name of this host that resolves to loopback addresses only, as 
 its own /etc/hosts. Other hosts know it by another address, so the store then listens on all.
 """
 
-import contextlib
 import ipaddress
 import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
-from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError, UsageError
+from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.settings import Settings
-from chicle_elastic.transports.addresses import MAX_PORT, PortRange, format_listen, listen_tcp
+from chicle_elastic.transports.addresses import MAX_PORT, PortRange, format_listen, is_loopback, listen_tcp
 from chicle_elastic.transports.key_values import KeyValueClient, KeyValueServer
 from chicle_elastic.transports.secret import JobSecret
 
@@ -55,16 +55,7 @@ def format_endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def is_loopback(endpoint: str) -> bool:
-    """Whether only this host can reach the endpoint."""
-    host, _ = parse_endpoint(endpoint)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-class StoreServer:
+class StoreServer(Closing):
     """A server of the store in this process; it runs until `close`, also as a context manager. Raises UsageError when
     the address cannot be listened on.
 
@@ -124,12 +115,6 @@ class StoreServer:
         self._settling.cancel()
         self._server.close()
 
-    def __enter__(self) -> "StoreServer":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
 
 def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awaited: bool = True) -> KeyValueClient:
     """A connection to the store, as a client whatever the address. A connection does one operation at a time: a thread
@@ -174,7 +159,7 @@ def open_secret(secret_file: Path | None, *, endpoint: str) -> JobSecret:
     """
     if secret_file is None:
         return JobSecret.from_text(Settings.from_environment().secret or "", where="CHICLE_SECRET")
-    if is_loopback(endpoint):
+    if is_loopback(parse_endpoint(endpoint)[0]):
         return JobSecret.load_or_create(secret_file)
     return JobSecret.load(secret_file)
 
@@ -206,20 +191,6 @@ def keys_of_rounds(keys: Iterable[str], run_id: str, *, before: int) -> list[str
     numbers = ((key, key[len(prefix) :].partition("/")[0]) for key in keys if key.startswith(prefix))
     # Anybody can write keys, and Python makes no number of thousands of digits.
     return [key for key, number in numbers if number.isdecimal() and len(number) < 19 and int(number) < before]
-
-
-@contextlib.contextmanager
-def store_errors(endpoint: str) -> Iterator[None]:
-    """Within this, errors of a store that is gone become `StoreUnreachableError`."""
-    try:
-        yield
-    except StoreUnreachableError:
-        raise
-    except (PeerLostError, ProtocolError) as error:
-        raise StoreUnreachableError(
-            f"the rendezvous store at {endpoint} does not answer ({error}); no node can "
-            "join without it: check the driver or the --store-only process, which serves it, and start it again there"
-        ) from error
 
 
 def _address_to_listen(host: str, port: int) -> str:

@@ -13,11 +13,12 @@ the caller that wrote something compares it with the one that it wrote in.
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
-from chicle_elastic.cluster.rendezvous.store import CONNECT_TIMEOUT_S, connect_store, store_errors
+from chicle_elastic.cluster.rendezvous.store import CONNECT_TIMEOUT_S, connect_store
+from chicle_elastic.errors import PeerLostError, ProtocolError
 from chicle_elastic.transports.key_values import KeyValueClient
 
 T = TypeVar("T")
@@ -41,11 +42,12 @@ class StoreConnection:
         """Words of the last failure; the error itself would hold the frame that has the broken connection."""
         self._retry_s = self._wait_s = 0.0
 
-    def connect(self, *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Wait for the store to appear, and connect to it. Raises StoreUnreachableError when no store answers there in
-        time."""
+    def connect(self, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
+        """Wait for the store to appear, and connect to it; returns this object. Raises StoreUnreachableError when no
+        store answers there in time."""
         with self._lock:
             self._connected(connect_store(self.endpoint, timeout_s=timeout_s))
+        return self
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
         """See `KeyValueClient.compare_set`. Raises StoreUnreachableError when the store does not answer. Whether it has
@@ -62,11 +64,17 @@ class StoreConnection:
                 store = self._store or self._connected(
                     connect_store(self.endpoint, timeout_s=RECONNECT_S, is_awaited=False)
                 )
-                with store_errors(self.endpoint):
-                    result = operation(store)
+                result = operation(store)
             except StoreUnreachableError as error:
                 self._fail(error)
                 raise
+            except (PeerLostError, ProtocolError) as error:
+                unreachable = StoreUnreachableError(
+                    f"the rendezvous store at {self.endpoint} does not answer ({error}); no node can join without it: "
+                    "check the driver or the --store-only process, which serves it, and start it again there"
+                )
+                self._fail(unreachable)
+                raise unreachable from error
             self._error, self._wait_s = "", 0.0
             return result
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from chicle_elastic.cluster.consensus.term_store import Contact, TermStore
-from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
+from chicle_elastic.cluster.rendezvous.store import StoreServer
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.secret import JobSecret
 
@@ -22,7 +23,7 @@ def endpoint() -> Iterator[str]:
 
 def terms(endpoint: str) -> TermStore:
     """The values of a job, for one agent."""
-    return TermStore(connect_store(endpoint), endpoint=endpoint, run_id="job", secret=SECRET)
+    return TermStore(StoreConnection(endpoint).connect(), run_id="job", secret=SECRET)
 
 
 def test_an_agent_that_has_ended_is_marked(endpoint: str) -> None:

@@ -23,7 +23,6 @@ from chicle_elastic.cluster.consensus.messages import (
     Messages,
     NewTerm,
     Propose,
-    Send,
     Vote,
 )
 from chicle_elastic.cluster.consensus.replica import Replica
@@ -187,21 +186,6 @@ def test_a_verdict_to_stop_is_in_band_too() -> None:
         assert isinstance(request, Folded)
         assert isinstance(finish, Folded)
         assert effects.FinishJob(reason="gap below tol") in finish.effects
-
-
-def test_a_batch_of_the_lead_waits_for_the_own_task() -> None:
-    """Entries after a boundary are folded when the own task has come to it."""
-    lead, follower = run_to_first_iteration()
-    lead.propose(events.LeaveNoticed(node=B), now=2.0)
-    [message] = [
-        action.message
-        for action in lead.iteration_ended(ended(), votes=1, now=2.0)
-        if isinstance(action, Send) and isinstance(action.message, Append)
-    ]
-    assert follower.received(A, message, now=2.0) == []
-    assert follower.log.in_flight == (1, 1)
-    follower.iteration_ended(ended(), votes=1, now=2.0)
-    assert follower.log.entries == lead.log.entries
 
 
 def test_the_next_present_node_claims_when_the_lead_is_lost() -> None:

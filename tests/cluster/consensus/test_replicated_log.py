@@ -32,7 +32,6 @@ class Agent:
             make_scheduler=lambda: Scheduler(SchedulerSettings(start_nodes=2)),
             host=self,
         )
-        self.log.subscribe(self)
 
     def send_log(self, to: Sequence[NodeId], messages: Sequence[Message]) -> None:
         assert self.other is not None
@@ -210,19 +209,6 @@ def test_a_node_that_a_newer_term_began_without_is_told_and_begins_again(
     assert (follower.log.snapshot().length, follower.log.incarnation, follower.log.term) == (0, "b#2", 0)
 
 
-def test_subscribers_are_told_in_the_order_in_which_they_came(loop: EventLoop, agents: tuple[Agent, Agent]) -> None:
-    """The second one after the first, entry by entry; it is told nothing of the entries before."""
-    lead, _ = agents
-    lead.log.append(events.ChunksDeclared(chunks=CHUNKS))
-    settle(loop)
-    late = Late(lead)
-    lead.log.subscribe(late)
-    for event in (events.NodeJoined(node=A), events.LeaveNoticed(node=A)):
-        lead.log.append(event)
-    settle(loop)
-    assert late.seen == [(events.NodeJoined(node=A), 2), (events.LeaveNoticed(node=A), 3)]
-
-
 class Broadcaster(Agent):
     """A leader that writes down what it sends to whom."""
 
@@ -257,14 +243,3 @@ def test_what_several_followers_lack_alike_is_sent_to_all_of_them_at_once(loop: 
     settle(loop)
     sent = {tuple(nodes): [message.base for message in messages] for nodes, messages in lead.sent[1:]}
     assert sent == {("b", "c"): [2], ("d",): [0, 2]}
-
-
-class Late(Agent):
-    """Subscribes to the log of another one, and writes down how many entries that was told by then."""
-
-    def __init__(self, first: Agent) -> None:
-        self.first = first
-        self.seen: list[tuple[events.Event, int]] = []
-
-    def folded(self, folded: Folded) -> None:
-        self.seen.append((folded.entry.event, len(self.first.entries)))

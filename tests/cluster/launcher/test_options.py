@@ -40,8 +40,6 @@ def test_what_torchrun_s_defaults_would_break_is_set() -> None:
     """Its backend, its way with SIGTERM, its refusal to restart a task."""
     arguments = agent("train.py").torchrun
     assert arguments.rdzv_backend == "chicle"
-    assert "SIGTERM" not in arguments.signals_to_handle
-    assert "SIGUSR1" not in arguments.signals_to_handle
     assert arguments.max_restarts > 0
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from chicle_elastic.cli.main import main
 from chicle_elastic.cluster.consensus.term_store import Contact, TermStore
-from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
+from chicle_elastic.cluster.rendezvous.store import StoreServer
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.links import LinkListener
 from chicle_elastic.transports.secret import JobSecret
@@ -44,8 +45,8 @@ def test_agents_are_tried_at_the_addresses_that_they_have_signed(
         code, findings = peer_findings(capsys, server.endpoint, *options)
         assert (code, findings["secret"]["verdict"]) == (0, "-")
         closed.bind(("127.0.0.1", 0))
-        store = connect_store(server.endpoint)
-        terms = TermStore(store, endpoint=server.endpoint, run_id="run", secret=secret)
+        store = StoreConnection(server.endpoint).connect()
+        terms = TermStore(store, run_id="run", secret=secret)
         with LinkListener("tcp://127.0.0.1:0", JobSecret.generate(), name="n2#1") as other:
             terms.publish(NodeId("n1"), Contact(life="n1#1", address=f"tcp://127.0.0.1:{closed.getsockname()[1]}"))
             terms.publish(NodeId("n2"), Contact(life="n2#1", address=other.address))
@@ -55,7 +56,7 @@ def test_agents_are_tried_at_the_addresses_that_they_have_signed(
         assert "cannot be reached (Connection refused)" in findings["link n1"]["detail"]
         assert "open the ports of the nodes to each other" in findings["link n1"]["detail"]
         assert "give every node the same secret" in findings["link n2"]["detail"]
-        store.set("chicle/run/agent/n3", "tcp://127.0.0.1:1")
+        store.compare_set("chicle/run/agent/n3", "", "tcp://127.0.0.1:1")
         code, findings = peer_findings(capsys, server.endpoint, *options)
         assert (code, findings["secret"]["verdict"]) == (1, "no")
         assert "the contact of n3 is not signed" in findings["secret"]["detail"]
@@ -77,7 +78,7 @@ def test_links_are_tried_by_tls(
         LinkListener("tcp://127.0.0.1:0", secret, name="n1#1", tls=TlsIdentity(ours)) as one,
         LinkListener("tcp://127.0.0.1:0", secret, name="n2#1", tls=other) as two,
     ):
-        terms = TermStore(connect_store(server.endpoint), endpoint=server.endpoint, run_id="run", secret=secret)
+        terms = TermStore(StoreConnection(server.endpoint).connect(), run_id="run", secret=secret)
         terms.publish(NodeId("n1"), Contact(life="n1#1", address=one.address))
         terms.publish(NodeId("n2"), Contact(life="n2#1", address=two.address))
         code, findings = peer_findings(capsys, server.endpoint, *options)

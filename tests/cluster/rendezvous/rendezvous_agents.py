@@ -10,6 +10,7 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo
 
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler, RendezvousSettings
+from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.ids import NodeId
@@ -39,18 +40,17 @@ class Party:
         join_timeout_s: float = 30.0,
     ) -> ChicleRendezvousHandler:
         """A handler with a connection of its own."""
-        store = StoreConnection(self.host.endpoint)
-        store.connect()
-        return ChicleRendezvousHandler(
+        store = StoreConnection(self.host.endpoint).connect()
+        entry = JobEntry(
             store,
-            endpoint=self.host.endpoint,
             run_id=RUN_ID,
             node=NodeId(node),
             secret=secret or self.secret,
             min_nodes=min_nodes,
             max_nodes=max_nodes,
-            settings=RendezvousSettings(last_call_s=last_call_s, join_timeout_s=timeout_s(join_timeout_s)),
         )
+        settings = RendezvousSettings(last_call_s=last_call_s, join_timeout_s=timeout_s(join_timeout_s))
+        return ChicleRendezvousHandler(entry, settings)
 
     def handlers(self, count: int) -> list[ChicleRendezvousHandler]:
         """n0, n1, ...; a free round of them waits for all of them."""
@@ -74,7 +74,7 @@ def start(handler: ChicleRendezvousHandler) -> "Future[RendezvousInfo]":
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, name=f"rendezvous-{handler.node}", daemon=True).start()
+    threading.Thread(target=work, name=f"rendezvous-{handler.entry.node}", daemon=True).start()
     return future
 
 

@@ -125,7 +125,7 @@ def test_a_state_of_another_format_is_refused_with_both_versions(monkeypatch: py
     monkeypatch.setattr("chicle_elastic.cluster.rendezvous.state_store.HEAL_S", 0.05)
     with party() as cluster:
         cluster.store.set(STATE_KEY, cluster.secret.sign(STATE_KEY, {"format": 1}).decode())
-        with pytest.raises(ForgedStateError, match="has format 1, and this Chicle reads format 2"):
+        with pytest.raises(ForgedStateError, match="has format 1, and this Chicle reads format 3"):
             join([cluster.handler("n0")])
 
 
@@ -161,9 +161,7 @@ def test_a_value_that_does_not_fit_a_cell_is_not_written() -> None:
 
 
 def _cell(cluster: Party) -> SignedValue:
-    return SignedValue(
-        cluster.handler("n0").store, endpoint=cluster.host.endpoint, key="chicle/job/lead", secret=cluster.secret
-    )
+    return SignedValue(cluster.handler("n0").entry.store, key="chicle/job/lead", secret=cluster.secret)
 
 
 def _raw(cluster: Party) -> bytes:

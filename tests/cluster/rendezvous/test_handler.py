@@ -1,68 +1,10 @@
-"""Called rounds, which need no store; and what the store says about a job: open, over, or nothing that can be read."""
+"""What the store says about a job: open, over, or nothing that can be read."""
 
 import pytest
 
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError, StoreUnreachableError
-from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
 from chicle_elastic.cluster.rendezvous.store import StoreServer, round_prefix
-from chicle_elastic.errors import UsageError
-from tests.cluster.rendezvous.rendezvous_agents import RUN_ID, Party, join, party, start, wait_for
-from tests.timeouts import timeout_s
-
-
-def called(handler: ChicleRendezvousHandler, round: int, *members: str) -> tuple[int, int]:
-    """Rank and size of a called round."""
-    handler.expect(round=round, members=members)
-    info = handler.next_rendezvous()
-    return info.rank, info.world_size
-
-
-def test_ranks_follow_the_order_in_which_the_members_were_called() -> None:
-    """Rank order is the scheduler's."""
-    with party() as cluster:
-        members = ("n2", "n0", "n1")
-        assert [called(handler, 4, *members) for handler in cluster.handlers(3)] == [(1, 3), (2, 3), (0, 3)]
-
-
-def test_members_may_change_from_round_to_round() -> None:
-    """A joiner comes, the first rank leaves, another dies: each round is what the scheduler called."""
-    with party() as cluster:
-        second = cluster.handler("n1")
-        assert called(second, 1, "n0", "n1", "n2") == (1, 3)
-        assert called(second, 2, "n0", "n1", "n2", "n3") == (1, 4)
-        assert called(second, 3, "n1", "n2", "n3") == (0, 3)
-        assert called(second, 5, "n1", "n3") == (0, 2)
-        assert (second.round, second.members) == (5, ("n1", "n3"))
-
-
-def test_a_called_round_needs_no_store() -> None:
-    """The members have met in the log; a store that is gone must not stop a job that changes its members."""
-    with StoreServer() as host:
-        handler = Party(host).handler("n0")
-    with pytest.raises(StoreUnreachableError):
-        handler.is_closed()
-    assert called(handler, 1, "n0", "n1") == (0, 2)
-
-
-def test_the_end_of_one_agent_does_not_close_the_rendezvous_for_the_others() -> None:
-    """torch's launcher calls shutdown() at every normal end, a leaver's included, and after errors too."""
-    with party() as cluster:
-        first, second, third = cluster.handlers(3)
-        for handler in (first, second, third):
-            called(handler, 1, "n0", "n1", "n2")
-        third.leave()
-        assert third.shutdown()
-        assert second.shutdown()
-        assert not first.is_closed()
-
-
-def test_an_agent_that_fails_before_its_first_round_does_not_close_the_rendezvous() -> None:
-    """It has no memory for chunks, say; those who train, and those who come later, do not care."""
-    with party() as cluster:
-        first, failed = cluster.handlers(2)
-        failed.await_calls()
-        assert failed.shutdown()
-        first.entry.require_open()
+from tests.cluster.rendezvous.rendezvous_agents import RUN_ID, Party, join, party, wait_for
 
 
 def test_no_node_joins_a_closed_job() -> None:
@@ -93,8 +35,8 @@ def test_a_restarted_store_learns_again_that_the_job_is_over() -> None:
         first, late = cluster.handlers(2)
         first.set_closed(is_success=True)
     with StoreServer(endpoint):
-        wait_for(first.store)
-        wait_for(late.store)
+        wait_for(first.entry.store)
+        wait_for(late.entry.store)
         late.entry.require_open()
         first.entry.restore()
         late.entry.restore()
@@ -117,20 +59,6 @@ def test_an_unreachable_store_is_named_by_its_address() -> None:
     """Whoever asked for it."""
     with pytest.raises(StoreUnreachableError, match=r"the rendezvous store at 127\.0\.0\.1"):
         _lose_store()
-
-
-def test_rounds_have_to_be_called_properly() -> None:
-    """Slips of the agent are errors at the place of the slip."""
-    with party() as cluster:
-        handler = cluster.handler("n0")
-        with pytest.raises(UsageError, match="include this node"):
-            handler.expect(round=1, members=("n1", "n2"))
-        called(handler, 1, "n0")
-        with pytest.raises(UsageError, match=r"call expect\(...\) before each"):
-            handler.next_rendezvous()
-        assert handler.get_backend() == "chicle"
-        assert handler.get_run_id() == RUN_ID
-        assert start(handler).exception(timeout_s(10)) is not None
 
 
 def _lose_store() -> None:

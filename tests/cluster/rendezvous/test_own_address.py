@@ -15,6 +15,7 @@ from chicle_elastic.cluster.rendezvous.own_address import (
     store_listens_on,
 )
 from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store, parse_endpoint
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import UsageError
 from chicle_elastic.transports.addresses import PortRange
 from chicle_elastic.transports.node_address import NodeAddress, interface_addresses
@@ -30,16 +31,15 @@ def test_the_store_says_where_it_listens() -> None:
         with StoreServer(endpoint) as server:
             _, port = parse_endpoint(server.endpoint)
             for host in ("127.0.0.1", "[::1]") if listens == "::" else ("127.0.0.1",):
-                store = connect_store(f"{host}:{port}")
-                assert store_listens_on(store, endpoint=endpoint) == listens
+                store = StoreConnection(f"{host}:{port}").connect()
+                assert store_listens_on(store) == listens
 
 
 def test_what_is_no_address_is_not_believed() -> None:
     """Any process can write to the store."""
     with StoreServer() as server:
-        store = connect_store(server.endpoint)
-        store.set("chicle-store/listens-on", "\xff nonsense")
-        assert store_listens_on(store, endpoint=server.endpoint) is None
+        connect_store(server.endpoint).set("chicle-store/listens-on", "\xff nonsense")
+        assert store_listens_on(StoreConnection(server.endpoint).connect()) is None
 
 
 def test_a_store_takes_its_port_from_a_range() -> None:
@@ -118,6 +118,7 @@ NAMESPACE = """
 import socket
 from chicle_elastic.cluster.rendezvous.own_address import AddressOptions, choose_address, store_listens_on
 from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store, parse_endpoint
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import UsageError
 
 def chosen(endpoint, listens, **options):
@@ -129,8 +130,8 @@ with StoreServer("alpha:0") as server:
     assert server.listens == "::", server.listens
     _, port = parse_endpoint(server.endpoint)
     for host in ("127.0.0.1", "10.77.1.1", "[fd77::1]"):
-        store = connect_store(f"{host}:{port}")
-    listens = store_listens_on(store, endpoint=server.endpoint)
+        store = StoreConnection(f"{host}:{port}").connect()
+    listens = store_listens_on(store)
     # The node beside it: the only address that others reach.
     assert chosen(f"alpha:{port}", listens) == ("10.77.1.1", "10.77.1.1")
     assert chosen(f"127.0.0.1:{port}", listens) == ("10.77.1.1", "10.77.1.1")

@@ -20,17 +20,9 @@ def endpoint() -> Iterator[str]:
         yield server.endpoint
 
 
-def connected(endpoint: str) -> StoreConnection:
-    """A connection that is closed with its last reference."""
-    connection = StoreConnection(endpoint)
-    connection.connect()
-    return connection
-
-
 def board_of(endpoint: str, secret: JobSecret = SECRET) -> ResourceBoard:
     """A board as an agent or an anchor has it."""
-    connection = connected(endpoint)
-    return ResourceBoard(connection, endpoint=endpoint, secret=secret)
+    return ResourceBoard(StoreConnection(endpoint).connect(), secret=secret)
 
 
 def test_the_newest_request_holds(endpoint: str) -> None:
@@ -62,7 +54,7 @@ def test_what_is_not_signed_or_not_of_the_form_counts_as_none(endpoint: str) -> 
     assert board.request() is None
     board.put_request(NodeRequest(1, 3))
     assert board.request() == NodeRequest(1, 3)
-    value = SignedValue(connected(endpoint), endpoint=endpoint, key=PREFIX + "scale", secret=SECRET)
+    value = SignedValue(StoreConnection(endpoint).connect(), key=PREFIX + "scale", secret=SECRET)
     value.swap(value.read(), {"number": "1", "total": 3})
     assert board.scale() is None
     board.put_scale(4)

@@ -30,15 +30,14 @@ def reads(connection: StoreConnection, key: str) -> bytes:
 
 def terms(connection: StoreConnection, secret: JobSecret) -> TermStore:
     """The terms of a job over a connection."""
-    return TermStore(connection, endpoint=connection.endpoint, run_id="job", secret=secret)
+    return TermStore(connection, run_id="job", secret=secret)
 
 
 def test_a_store_that_died_is_one_error_and_the_next_store_at_its_place_is_used() -> None:
     """The operation fails, and does not wait; a later one connects again."""
     with StoreServer() as host:
         endpoint = host.endpoint
-        connection = StoreConnection(endpoint)
-        connection.connect()
+        connection = StoreConnection(endpoint).connect()
         assert connection.compare_set("key", "", "value") == b"value"
     with pytest.raises(StoreUnreachableError, match="start it again") as caught:
         reads(connection, "key")
@@ -53,8 +52,7 @@ def test_a_store_that_answers_nothing_any_more_is_given_up(monkeypatch: pytest.M
     """Its host is cut off: here something between takes the bytes and passes none on."""
     monkeypatch.setattr(store_connection, "OPERATION_S", 0.2)
     with StoreServer() as host, _Relay(parse_endpoint(host.endpoint)[1]) as relay:
-        connection = StoreConnection(f"127.0.0.1:{relay.port}")
-        connection.connect()
+        connection = StoreConnection(f"127.0.0.1:{relay.port}").connect()
         assert connection.compare_set("key", "", "value") == b"value"
         relay.is_open.clear()
         with pytest.raises(StoreUnreachableError):
@@ -68,8 +66,7 @@ def test_in_the_back_off_operations_fail_without_an_attempt() -> None:
     """Else every thread of an agent could wait for a silent host at the same time."""
     with StoreServer() as host:
         endpoint = host.endpoint
-        connection = StoreConnection(endpoint, clock=_Stopped())
-        connection.connect()
+        connection = StoreConnection(endpoint, clock=_Stopped()).connect()
     for _ in range(2):
         with pytest.raises(StoreUnreachableError):
             reads(connection, "key")

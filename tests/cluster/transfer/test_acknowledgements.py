@@ -27,17 +27,6 @@ def said(*answers: events.Event) -> list[events.Event]:
     return heard
 
 
-def test_chunks_from_one_source_come_as_one_event() -> None:
-    """It has the chunks of all answers, in their order."""
-    [event] = said(*(copied(chunk) for chunk in (3, 0, 4, 1, 2)))
-    assert event == events.ChunksCopied(chunks=tuple(map(ChunkId, (3, 0, 4, 1, 2))), source=THERE, target=HERE, round=3)
-
-
-def test_one_answer_stays_what_it_is() -> None:
-    """Nothing is gained by another event."""
-    assert said(copied(1)) == [copied(1)]
-
-
 def test_what_is_kept_is_said_when_it_is_released() -> None:
     """In its order, as one event; what must not wait goes before it."""
     heard: list[events.Event] = []
