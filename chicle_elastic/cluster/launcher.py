@@ -3,7 +3,7 @@
     python -m chicle_elastic.launch --store-only --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret
     python -m chicle_elastic.launch --nnodes 2:8 --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret train.py ...
 
-A node is torchrun's command line, and its launcher of processes, around an agent of Chicle's.
+A node is torchrun's command line, its rendezvous and its launcher of processes, around an agent of Chicle's.
 
 Exit codes: 0 the job is done; that of `--leave-exit-code` (default 0) the node left on a notice; 1 the task or the
 cluster failed; 2 wrong command line; 3 the job was done before the node came, so nothing has run here (0 where a
@@ -110,7 +110,10 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
         config.logs_specs = NoLogFiles(log_dir=os.devnull)
     agent = (make_agent or ElasticAgent)(config, entrypoint, entrypoint_arguments, options=options)
     with environment_with("TORCHELASTIC_SIGNALS_TO_HANDLE", SIGNALS_OF_TORCH):
-        agent.run()
+        result = agent.run()
+    if result.is_failed():
+        words = (word for word in entrypoint_arguments if not word.startswith("-"))
+        raise ChildFailedError(next(words, str(entrypoint)), result.failures)
     return options.leave_exit_code if agent.has_left else 0
 
 

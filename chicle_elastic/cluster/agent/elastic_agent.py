@@ -1,27 +1,37 @@
-"""The agent of a node that torch's launcher of processes gives its task: with torchrun's log files and error files."""
+"""The agent of a node under torchrun's command line: an elastic agent of torch's, on its public names alone.
+
+It calls Chicle's rendezvous at each round, and torch's launcher of processes starts its task, with torchrun's log files
+and error files.
+"""
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from string import Template
+from typing import Any
 
 import torch
+from torch.distributed.elastic.agent.server import ElasticAgent as TorchAgent
+from torch.distributed.elastic.agent.server import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.multiprocessing import PContext, RunProcsResult, start_processes
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.launcher import LaunchConfig
 
 from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.node_agent import NodeAgent
 from chicle_elastic.cluster.options import NodeOptions
-from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
+from chicle_elastic.cluster.rendezvous.handler import BACKEND, ChicleRendezvousHandler
+from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.versions import warn_if_untried
 
 warn_if_untried("torch", torch.__version__)
 
 
-class ElasticAgent(NodeAgent):
+class ElasticAgent(NodeAgent, TorchAgent):
     """Runs a node whose task is a process of torch's launcher. Raises JobClosedError when the job is over,
-    StoreUnreachableError when there is no store, UsageError when the secret cannot be used.
+    StoreUnreachableError when there is no store, UsageError when the secret cannot be used or the rendezvous is not
+    Chicle's.
 
     Args:
         config: What torchrun's options say.
@@ -37,33 +47,46 @@ class ElasticAgent(NodeAgent):
         *,
         options: NodeOptions,
     ) -> None:
-        entry = JobEntry.open(
+        parameters = RendezvousParameters(
+            BACKEND,
             config.rdzv_endpoint,
-            run_id=config.run_id,
+            config.run_id,
+            config.min_nodes,
+            config.max_nodes,
+            options.address.advertise,  # so that the handler need not look for a route to the store
             node=options.node,
             secret_file=options.secret_file,
-            min_nodes=config.min_nodes,
-            max_nodes=config.max_nodes,
         )
-        super().__init__(entry=entry, options=options, command=arguments, restarts=config.max_restarts)
-        self._config, self._entrypoint = config, entrypoint
-        self._rank = 0
+        handler = get_rendezvous_handler(parameters)
+        if not isinstance(handler, ChicleRendezvousHandler):
+            raise UsageError(f"the rendezvous {BACKEND!r} of this environment is not Chicle's but {type(handler)}")
+        NodeAgent.__init__(self, entry=handler.entry, options=options, command=arguments, restarts=config.max_restarts)
+        self._handler, self._config, self._entrypoint = handler, config, entrypoint
+        spec = WorkerSpec(config.role, 1, handler, entrypoint=entrypoint, args=tuple(arguments))
+        self._group = WorkerGroup(spec)
         self._process: PContext | None = None
 
-    def run(self) -> None:
-        """Run the node until it is finished or has left. Raises ChildFailedError when the task has failed for good,
-        ChicleError when the node cannot take part in the job."""
+    def run(self, role: str = "default") -> RunResult:
+        """Run the node until it is finished, has left, or its task has failed for good. Raises ChicleError when the
+        node cannot take part in the job."""
         ended = self.run_node()
-        if isinstance(ended, RunProcsResult):
-            failure = ended.failures[0]
-            if failure.exitcode == -signal.SIGKILL:
-                failure.message += self.memory_kills.words or ", perhaps for memory: the kernel's log says so (dmesg)"
-            name = next((word for word in self._command if not word.startswith("-")), str(self._entrypoint))
-            raise ChildFailedError(name, {self._rank: failure})
+        if not isinstance(ended, RunProcsResult):
+            return RunResult(WorkerState.SUCCEEDED)
+        failure = ended.failures[0]
+        if failure.exitcode == -signal.SIGKILL:
+            failure.message += self.memory_kills.words or ", perhaps for memory: the kernel's log says so (dmesg)"
+        return RunResult(WorkerState.FAILED, failures={self._group.group_rank or 0: failure})
+
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The task of this node, with the rank of the last round."""
+        return self._group
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Take part in a rendezvous, and know the rank of this node for reports."""
-        self._rank = members.index(self._options.node)
+        """Take part in a rendezvous of the members of a round."""
+        self._handler.expect(round=round, members=members)
+        info = self._handler.next_rendezvous()
+        group: Any = self._group  # its fields are declared as None
+        group.group_rank, group.group_world_size = info.rank, info.world_size
         super().meet(round, members)
 
     def start_task(self, *, is_restart: bool = False) -> int:
