@@ -164,7 +164,7 @@ class ChunkedRows:
 
     @cached_property
     def _matrices(self) -> list[Any]:
-        """The rows of each chunk, dense or CSR."""
+        """Return the rows of each chunk, dense or CSR."""
         return [matrix_of(block.rows) for block in self._tables.keep_alive]
 
     def times(self, vector: Array) -> Array:
