@@ -15,10 +15,10 @@ import scipy.sparse
 from chicle_elastic.chunks.rows import as_floats, matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.linear.methods import CHEAP_PRODUCTS, MOST_BLOCK_VALUES, SMALL_VALUES
-from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 from chicle_elastic.solvers.linear.products import ALL as ALL
 from chicle_elastic.solvers.linear.products import (
     CACHED_VALUES,
+    LEAST_ROWS,
     add_dense_products,
     column_places,
     is_rough_copy_cheaper,
@@ -318,8 +318,9 @@ def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator
     for matrix in matrices:
         which = np.flatnonzero(weights[first : first + matrix.shape[0]])
         first += matrix.shape[0]
-        for begin in range(0, len(which), ROWS_IN_CACHE // 2):
-            yield _dense(matrix[which[begin : begin + ROWS_IN_CACHE // 2]], columns)
+        step = max(CACHED_VALUES // (len(columns) or matrix.shape[1]), LEAST_ROWS)
+        for begin in range(0, len(which), step):
+            yield _dense(matrix[which[begin : begin + step]], columns)
 
 
 def _dense(rows: Any, columns: Array) -> Array:
