@@ -16,9 +16,9 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
-from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY
 from chicle_elastic.solvers.linear.l1.objective import Objective
-from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise
+from chicle_elastic.solvers.linear.l1.subproblem import minimise
 from estimators.regression.targets import EPS, Products, Results, Samples, finished
 
 MOST_LOOKS = 8
@@ -49,7 +49,7 @@ def fit_at_once(
     total = float(products.roots @ products.roots)
     H = products.gram / total
     for k in range(K):
-        accuracy = SLOPE_SHARE * float(estimator.tol) * l1
+        accuracy = LEAST_SHARE * float(estimator.tol) * l1
         w, primal, gap = _solution(products, H, k, total, l1=l1, l2=l2, accuracy=accuracy)
         results.coef[k], results.primal[k], results.dual[k] = w, primal, max(primal - gap, 0.0)
         results.gaps[k] = gap / max(primal, float(products.floor[k]) / total, TINY)

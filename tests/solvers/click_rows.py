@@ -1,21 +1,18 @@
 """Hashed categories beside counts with long tails, as in click logs: rows on which coordinate descent crawls."""
 
-import itertools
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Array, Chunk, CsrRows
-from chicle_elastic.ids import ChunkId
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.solvers.linear.rows import MergedRows
-from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.rows import WideRows, with_columns
-from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+from chicle_elastic.solvers.local_chunk import Gate
 
 INTERCEPT = 0.5
 OPEN = Gate("the test")
@@ -34,25 +31,6 @@ def click_like(num_rows: int = 400, num_columns: int = 5000, *, scale: float = 3
     X.eliminate_zeros()
     score = np.log1p(counts).sum(axis=1) + 3.0 * np.sin(columns).sum(axis=1) + rng.logistic(size=num_rows)
     return X, (score > np.median(score)).astype(np.int32)
-
-
-def tables_of(X: Any) -> LocalTables:
-    """Tables of two chunks."""
-    chunks, cuts = {}, (0, 150, X.shape[0])
-    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
-        part = X[begin:end]
-        rows = CsrRows(part.indptr.astype(np.int64), part.indices.astype(np.int32), part.data, X.shape[1])
-        n = end - begin
-        chunk = Chunk(
-            id=ChunkId(number),
-            rows=rows,
-            targets=np.zeros(n, np.int32),
-            weights=None,
-            row_ids=np.arange(begin, end),
-            state=np.zeros((n, 1, 1)),
-        )
-        chunks[chunk.id] = LocalChunk(chunk, OPEN)
-    return build_tables(chunks, {}, Bounds(C=1.0, class_weights=None))
 
 
 def whole_of(X: Any) -> Array:

@@ -33,6 +33,7 @@ from chicle_elastic.runtime.simulate.work import Real
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer, LassoTrainer
+from chicle_elastic.solvers.linear.methods import FEW_VALUES
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
@@ -42,7 +43,6 @@ from chicle_elastic.solvers.linear.regression.losses import (
 )
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.working_set.steps import FEW_VALUES
 
 FILE = Path(__file__).parents[1] / "golden" / "linear_runs.json"
 TOL, TOL_OF_FLOAT32 = 1e-7, 1e-5

@@ -1,6 +1,8 @@
 """Jobs of the linear trainer on small data, and what NumPy makes of X, y and the duals that they came to."""
 
+import itertools
 import warnings
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,8 +11,12 @@ from scipy import sparse
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
+from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Summed, Update
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
@@ -178,3 +184,71 @@ def ends_with_products(trainer: LinearTrainer, outcome: Outcome) -> bool:
 def with_changes(trainer: LinearTrainer, **changes: Any) -> LinearTrainer:
     """Another trainer."""
     return replace(trainer, **changes)
+
+
+class CountingClock:
+    """Tells how often it was looked at before."""
+
+    def __init__(self) -> None:
+        self._looks = itertools.count()
+
+    def now(self) -> float:
+        """As a number of seconds."""
+        return float(next(self._looks))
+
+
+class Tasks:
+    """Tasks that a test drives itself, pass by pass."""
+
+    def __init__(self, data: Problem, trainer: LinearTrainer, num_tasks: int) -> None:
+        source, mailboxes = data.source(num_tasks), Mailboxes()
+        spec = trainer.state(source.schema)
+        self.data, self.trainer, self.schema = data, trainer, source.schema
+        self.tasks: list[UniTask] = []
+        for k in range(num_tasks):
+            context = LocalContext(f"task-{k}", np.random.default_rng(k), mailboxes)
+            task = UniTask(NodeId(context.name), trainer, context, MonotonicClock())
+            for info in source.infos(spec)[k::num_tasks]:
+                task.hold(source.load(info.id, spec))
+            task.attach(list(task.held), [])
+            self.tasks.append(task)
+        self.model = trainer.init(self.schema, np.random.default_rng(0))
+        self.progress = NO_PROGRESS
+        self.iteration = 0
+
+    def iterate(self, stopped: Container[int] = (), *, after: float = 0) -> list[Update]:
+        """One pass, in which some tasks are told to stop at their first look, or after some; their updates."""
+        self.iteration += 1
+        begun = self.trainer.begin(self.schema, self.model, self.progress, len(self.tasks))
+        updates = []
+        for k, task in enumerate(self.tasks):
+            budget = Budget(
+                clock=CountingClock() if k in stopped else MonotonicClock(),
+                deadline_s=after if k in stopped else None,
+                num_tasks=len(self.tasks),
+                iteration=self.iteration,
+                progress=begun,
+                rank=k,
+                num_ranks=len(self.tasks),
+            )
+            updates.append(task.solve(self.model, budget)[0])
+        summed = Summed(
+            delta=np.sum([update.delta for update in updates], axis=0),
+            weight=sum(update.weight for update in updates),
+            metrics={name: sum(update.metrics[name] for update in updates) for name in updates[0].metrics},
+            num_tasks=len(self.tasks),
+        )
+        assert len(summed.delta) == self.trainer.update_size(self.model, begun)
+        self.model, self.progress = self.trainer.advance(self.model, begun, summed)
+        return updates
+
+    @property
+    def state(self) -> NewtonState:
+        """Of all outputs."""
+        return NewtonState.decode(self.progress)
+
+    def duals(self) -> Array:
+        """By row id, of all tasks."""
+        chunks = [chunk for task in self.tasks for chunk in task.held.values()]
+        order = np.argsort(np.concatenate([chunk.row_ids for chunk in chunks]))
+        return np.concatenate([chunk.state for chunk in chunks])[order]

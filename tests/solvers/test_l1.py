@@ -7,7 +7,6 @@ import textwrap
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.optimize import minimize
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.runtime.in_process import InProcess
@@ -20,7 +19,7 @@ from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
 from chicle_elastic.solvers.linear.l1.steps import working_set
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses, slopes_of
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 
 LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
@@ -54,22 +53,6 @@ def sums_at(objective, X, signs, upper, w):
     products, rows = slopes * signs * (X @ w), (slopes * signs)[:, None] * X
     parts = [[each[side].sum(axis=0) for side in sides] for each in (losses, products, rows)]
     return np.column_stack(parts), slopes
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_losses_slopes_and_curvatures_are_those_of_the_reference(loss):
-    """Over more rows than a block has; the slopes are derivatives, and the curvatures those of the slopes."""
-    rng = np.random.default_rng(0)
-    margins, upper = rng.normal(scale=4.0, size=20_000), rng.uniform(0, 2, size=20_000)
-    losses, slopes, curvatures = each_loss_and_slope(loss, margins, upper)
-    np.testing.assert_allclose(losses, primal_losses(loss, margins, upper), rtol=1e-12, atol=1e-15)
-    for found, expected in zip(slopes_of(loss, margins, upper), (slopes, curvatures), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    away = np.abs(margins - 1.0) > 1e-3
-    before, after = (primal_losses(loss, margins + step, upper) for step in (-1e-5, 1e-5))
-    np.testing.assert_allclose(-(after - before) / 2e-5, slopes, atol=1e-4)
-    before, after = (slopes_of(loss, margins + step, upper)[0] for step in (-1e-5, 1e-5))
-    np.testing.assert_allclose((-(after - before) / 2e-5)[away], curvatures[away], atol=1e-4)
 
 
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.3])
@@ -113,24 +96,6 @@ def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
     penalised = objective_of(Loss.SQUARED_HINGE, is_free=False)
     assert penalised.certified(8.0, np.array([0.5, 1.0, 2.0]), 1.0) == 4.0
     assert objective_of(Loss.LOGISTIC, l1_ratio=0.5).certified(8.0, np.array([1.5, 0.0, 0.0]), 1.0) == 7.0
-
-
-@pytest.mark.parametrize("phase", list(NewtonPhase))
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
-    """In a pass of any phase; nothing is left over."""
-    rng = np.random.default_rng(0)
-    state = state_of(objective_of(Loss.LOGISTIC), 3, 5, is_whole=is_whole)
-    state.num_rows, state.norms = 40.0, rng.normal(size=5)
-    for output in state.outputs:
-        output.phase = phase
-        output.slopes, output.direction = rng.normal(size=(2, 5))
-    if not is_whole:
-        state.outputs[1].columns, state.outputs[1].products = np.array([1.0, 4.0]), rng.normal(size=3)
-    size = state.sums_size()
-    parts = state.parts(np.arange(float(size)))
-    assert sum(map(len, parts)) == size - HEAD - (10 if phase is NewtonPhase.LOOK else 0)
-    assert not len(parts[-1]) or parts[-1][-1] == size - 1
 
 
 def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
@@ -276,67 +241,6 @@ def test_sweeps_over_columns_are_those_of_their_numpy_equivalent(num_sweeps):
     np.testing.assert_array_equal(found["places"], names["places"])
     assert left == pytest.approx(names["total"], rel=1e-6, abs=1e-13)
     assert (left <= 1e-10) == (num_sweeps == 200)
-
-
-def optimum(objective, X, signs, upper):
-    """The least objective, by a solver that knows nothing of ours: w as a difference of what is not negative."""
-    D = X.shape[1]
-
-    def value(parts):
-        w = parts[:D] - parts[D:]
-        margins = signs * (X @ w)
-        losses, slopes, _ = each_loss_and_slope(objective.loss, margins, upper)
-        gradient = -(signs * slopes) @ X
-        l1 = np.full(D, objective.l1)
-        if objective.has_free_intercept:
-            l1[-1] = 0.0
-        squares = objective.l2 * w * (l1 > 0)
-        both = np.concatenate([gradient + squares + l1, -gradient - squares + l1])
-        return losses.sum() + l1 @ (parts[:D] + parts[D:]) + 0.5 * squares @ w, both
-
-    options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-15, "gtol": 1e-10}
-    found = minimize(value, np.zeros(2 * D), jac=True, method="L-BFGS-B", bounds=[(0, None)] * (2 * D), options=options)
-    return float(found.fun)
-
-
-WAYS = {"whole": 2_000, "working set": 200_000, "columns": 4_000}
-"""Bytes of a chunk, so that each of four tasks has some."""
-
-
-def fitted(way, loss, X, y, weights, *, num_tasks=1, changes=(), most=200, l1_ratio=1.0, **job):
-    """An outcome and its trainer; data is made wide for the ways that need it, by columns that are empty."""
-    if way != "whole":
-        X = np.hstack([X, np.zeros((len(X), 2100 - X.shape[1]))])
-    rows = sparse.csr_matrix(X) if way == "columns" else X
-    is_penalised = loss is not Loss.LOGISTIC
-    trainer = L1Trainer(loss=loss.name.lower(), l1_ratio=l1_ratio, tol=1e-8, penalises_intercept=is_penalised)
-    classes = int(y.max()) + 1
-    source = ArraySource(rows, y, weights=weights, num_classes=classes, max_tasks=4, chunk_bytes=WAYS[way])
-    runtime = InProcess(num_tasks=num_tasks, changes=changes)
-    outcome = runtime.run(Job(trainer=trainer, source=source, max_iterations=most, **job))
-    return outcome, trainer
-
-
-@pytest.mark.parametrize("l1_ratio", [1.0, 0.4])
-@pytest.mark.parametrize("num_classes", [2, 3])
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("way", WAYS)
-def test_all_ways_lead_to_the_optimum(way, loss, num_classes, l1_ratio):
-    """That of a general solver, output by output; weights are exactly 0 where its are nearly."""
-    rng = np.random.default_rng(4)
-    X = rng.normal(size=(60, 8))
-    y = np.digitize(X[:, 0] + 0.4 * rng.normal(size=60), [0.1] if num_classes == 2 else [-0.4, 0.6]).astype(np.int32)
-    weights = rng.uniform(0, 2, size=60)
-    outcome, trainer = fitted(way, loss, X, y, weights, l1_ratio=l1_ratio)
-    primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
-    assert ((primal - dual) / primal).max() <= 1e-8
-    w = outcome.model.reshape(len(primal), -1)
-    assert not w[:, 8:-1].any()
-    for k in range(len(primal)):
-        signs = np.where(y == (1 if num_classes == 2 else k), 1.0, -1.0)
-        best = optimum(trainer.problem, np.column_stack([X, np.ones(60)]), signs, weights)
-        assert dual[k] <= best * (1 + 1e-12)
-        assert primal[k] <= best * (1 + 1e-7)
 
 
 def test_a_working_set_of_scores_is_that_of_a_sort():

@@ -73,14 +73,6 @@ def test_a_solution_meets_the_optimality_conditions(num_rows, dependent, l1, l2)
     assert worst_slope(q - (w - w0) @ H, w, l1, l2) <= 1e-8 * l1 + 1e-11
 
 
-def test_slopes_that_are_good_enough_end_it_early():
-    """On wide data a working set is not worth more."""
-    _, _, H, q, w0 = problem(dependent=True)
-    w, is_found = solved(H, q, w0, l1=0.01, enough=0.05)
-    assert is_found
-    assert worst_slope(q - (w - w0) @ H, w, 0.01, 0.0) <= 0.05
-
-
 @pytest.mark.parametrize(("l1", "l2"), [(0.2, 0.0), (0.2, 0.1), (0.0, 0.5)])
 def test_the_dual_value_is_below_every_objective(l1, l2):
     """Wherever the residuals are taken; an intercept that is not the best one is allowed for."""
@@ -107,26 +99,6 @@ def test_the_dual_value_is_below_every_objective(l1, l2):
             primals.append(primal)
     assert max(duals) <= min(primals) * (1 + 1e-12)
     assert max(duals) >= 0.0
-
-
-def test_what_is_certified_of_duals_that_are_too_large_is_d_of_their_multiple():
-    """Of the squared loss it is known exactly."""
-    X, y, c = problem_of_rows()
-    objective = objective_of(l1=0.2)
-    duals = c * (y - X[:, 0])
-    v = np.append(X.T @ duals, 0.0)
-    size = 0.5 * float((duals**2 / c).sum())
-    dual = float(duals @ y) - size
-    factor = 0.2 / np.abs(v).max()
-    assert factor < 1
-    scaled = factor * duals
-    assert objective.certified(dual, v, size) == pytest.approx(scaled @ y - 0.5 * (scaled**2 / c).sum(), rel=1e-12)
-
-
-def problem_of_rows():
-    """Rows, targets, and weights that add up to 1."""
-    rng = np.random.default_rng(7)
-    return rng.normal(size=(30, 4)), 3.0 * rng.normal(size=30), np.full(30, 1.0 / 30)
 
 
 def test_nothing_is_looked_at_after_a_solution_from_all_products():

@@ -1,26 +1,20 @@
 """Newton steps of one task over narrow rows: exact, duals stay feasible and consistent, and when they are worth it."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
-import scipy.sparse
 
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Chunk, CsrRows
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
-from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows
-from chicle_elastic.solvers.linear.tables import Bounds, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.wide.rows import WideRows
-from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+from chicle_elastic.solvers.local_chunk import Gate
+from tests.solvers.click_rows import fit
 from tests.solvers.reference import primal_and_dual
+from tests.solvers.test_newton_passes import rows_of
 
 INTERCEPT = 0.5
 OPEN = Gate("the test")
@@ -37,7 +31,7 @@ class Case:
         self.signs = np.where(self.X[:, 0] + rng.normal(size=num_rows) > 0, 1.0, -1.0)
         self.upper = rng.uniform(1, 20, size=num_rows)
         self.upper[3] = 0.0
-        self.rows = rows_of(self.X, [0, 40, 41, num_rows], kind, is_small=is_small)
+        self.rows = rows_of(self.X, "merged " * is_small + kind, INTERCEPT, (0, 40, 41, num_rows))
         kind = WideHinge if loss is Loss.HINGE else WideFinish
         exact, alpha = WideRows(self.rows, self.X.size, is_exact=True), np.zeros(num_rows)
         self.finish = kind(exact, loss, self.signs, self.upper, alpha, outside=np.zeros(num_features + 1))
@@ -52,30 +46,6 @@ class Case:
         np.testing.assert_allclose(w, self.augmented().T @ (alpha * self.signs), rtol=1e-9, atol=1e-9)
         primal, dual = primal_and_dual(self.loss, self.augmented() @ w, self.signs, alpha, self.upper, float(w @ w))
         return (primal - dual) / primal
-
-
-def rows_of(X, cuts, kind, *, is_small):
-    """The rows of X, cut into chunks, as Newton steps see them: merged, or where they are."""
-    blocks = []
-    for start, stop in itertools.pairwise(cuts):
-        part = np.ascontiguousarray(X[start:stop])
-        csr = scipy.sparse.csr_matrix(part)
-        rows = part if kind == "dense" else CsrRows(csr.indptr, csr.indices, csr.data, X.shape[1])
-        count = stop - start
-        blocks.append(
-            LocalChunk(
-                Chunk(
-                    id=ChunkId(start),
-                    rows=rows,
-                    targets=np.zeros(count, np.int32),
-                    row_ids=np.arange(start, stop),
-                    state=np.zeros((count, 1, 1)),
-                ),
-                OPEN,
-            )
-        )
-    tables = build_tables({chunk.id: chunk for chunk in blocks}, {}, Bounds(C=1.0, class_weights=None))
-    return MergedRows.of(tables, INTERCEPT) if is_small else ChunkedRows(tables, INTERCEPT)
 
 
 @pytest.mark.parametrize("is_small", [True, False])
@@ -110,39 +80,11 @@ def test_the_direction_solves_the_dense_system(kind, num_features):
     np.testing.assert_allclose(direction, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_without_curved_rows_the_direction_is_the_gradient():
-    """All duals at a bound: H is the identity."""
-    case, gradient = Case(Loss.HINGE), np.arange(7.0)
-    direction = WideRows(case.rows, 1, is_exact=True).direction(np.zeros(90), gradient, lambda: False)
-    np.testing.assert_array_equal(direction, -gradient)
-
-
 def test_a_spent_budget_leaves_duals_and_w_consistent():
     """One step is made in any case, and what there is fits together."""
     case = Case(Loss.HINGE)
     case.finish.run(lambda: True)
     assert 1e-7 < case.relative_gap() <= 1
-
-
-@pytest.mark.parametrize("is_small", [True, False])
-@pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_all_kinds_of_rows_multiply_as_the_matrix_does(kind, is_small, monkeypatch):
-    """From either side; a rough copy has some of the rows."""
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(30, 4)) * (rng.random((30, 4)) < 0.6)
-    full = np.column_stack([X, np.full(30, INTERCEPT)])
-    which = np.array([0, 3, 11, 12, 29])
-    for most_copied in (0, 1 << 20):
-        monkeypatch.setattr("chicle_elastic.solvers.linear.rows.MOST_BLOCK_VALUES", most_copied)
-        rows = rows_of(X, [0, 11, 12, 30], kind, is_small=is_small)
-        copy = rows.rough_copy(which)
-        assert copy is None or (most_copied and not is_small)
-        cases = [(rows, full, 1e-12)] + ([] if copy is None else [(copy, full[which], 1e-6)])
-        for matrix, expected, atol in cases:
-            vector, weights = rng.normal(size=5), rng.normal(size=len(expected))
-            np.testing.assert_allclose(matrix.times(vector), expected @ vector, atol=atol)
-            np.testing.assert_allclose(matrix.weighted_sum(weights), weights @ expected, atol=atol)
-            np.testing.assert_allclose(matrix.dense(np.arange(len(expected))), expected, atol=atol)
 
 
 def weakly_regularised():
@@ -151,12 +93,6 @@ def weakly_regularised():
     X = rng.normal(size=(2000, 12)) @ (np.eye(12) + 0.5)
     y = (X[:, 0] - X[:, 1] + rng.logistic(size=2000) > 0).astype(np.int32)
     return X, y
-
-
-def fit(trainer, runtime, X, y, max_iterations):
-    """A job on arrays."""
-    source = ArraySource(X, y, max_tasks=runtime.most_tasks())
-    return runtime.run(Job(trainer=trainer, source=source, max_iterations=max_iterations, keep_state=True))
 
 
 def test_one_task_finishes_with_newton_where_coordinate_descent_crawls():

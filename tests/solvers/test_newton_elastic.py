@@ -1,23 +1,18 @@
 """Newton's method while tasks come and go, are stopped, and go on from a checkpoint."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
 
-from chicle_elastic.clock import MonotonicClock
-from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
-from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Summed
 from chicle_elastic.solvers.linear import local, methods, rows
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton import parts
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from tests.solvers.linear_jobs import LOSSES, SMOOTH, assert_optimal, assert_true, is_newton_job, problem, recompute
+from tests.solvers.linear_jobs import LOSSES, SMOOTH, Tasks, assert_optimal, is_newton_job, problem
 
 pytestmark = pytest.mark.usefixtures("many_rows")
 
@@ -38,26 +33,6 @@ def always_threads(monkeypatch):
     """Threads are used however few the rows are, and these stay where they are."""
     monkeypatch.setattr(local, "MIN_VALUES_PER_THREAD", 1)
     monkeypatch.setattr(rows, "SMALL_VALUES", 0)
-
-
-@pytest.mark.parametrize(
-    ("loss", "shape"),
-    [*((loss, NARROW) for loss in LOSSES), *((loss, shape) for shape in (WIDE, SAMPLED) for loss in SMOOTH)],
-    ids=[*LOSSES, *(f"{shape} {loss}" for shape in ("wide", "sampled") for loss in SMOOTH)],
-)
-def test_tasks_that_come_and_go_cost_no_iterations(loss, shape):
-    """Rows change hands with their duals, and margins are found again: at most a tenth more than four tasks need.
-
-    Of the hinge a quarter: the duals of a step that was refused are those at its end.
-    """
-    data, trainer, changes = problem(**shape), trainer_of(loss, is_wide=shape is WIDE), ((1, 1), (2, 4), (3, 7), (4, 2))
-    fixed = data.run(trainer, 4)
-    elastic = data.run(trainer, InProcess(num_tasks=4, changes=changes))
-    assert {1, 4, 7} <= {record.num_tasks for record in elastic.history}
-    assert is_newton_job(elastic)
-    assert_optimal(data, trainer, elastic)
-    assert len(elastic.history) <= (1.25 if loss == "hinge" else 1.1) * len(fixed.history)
-    assert np.abs(elastic.model - fixed.model).max() <= 1e-2 * np.abs(fixed.model).max()
 
 
 @pytest.mark.parametrize("num_threads", [40])
@@ -95,105 +70,6 @@ def test_threads_are_fewer_where_their_sums_would_take_more_memory_than_the_rows
     monkeypatch.setattr(LocalData, "run_parts", lambda self, run, parts, stop=None: [run(part) for [part] in [parts]])
     data, trainer = problem(rows=48, features=9, classes=3), trainer_of("hinge", num_threads=2)
     assert_optimal(data, trainer, data.run(trainer, 4))
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_run_that_ends_amid_changes_says_the_truth(loss):
-    """The last iteration is the first one of a newcomer, which knows no margins yet."""
-    data, trainer = problem(**NARROW), dataclasses.replace(trainer_of(loss), tol=1e-12)
-    outcome = data.run(trainer, InProcess(num_tasks=4, changes=((2, 2), (3, 5))), max_iterations=4)
-    assert outcome.history[-1].num_tasks == 5
-    assert_true(data, trainer, outcome)
-
-
-@pytest.mark.parametrize("iteration", [1, 3, 5])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_ctrl_c_leaves_a_model_with_a_true_gap(loss, iteration):
-    """Between two passes, the way it comes to the driver."""
-
-    def interrupt(record):
-        if record.iteration == iteration:
-            raise KeyboardInterrupt
-
-    data, trainer = problem(**NARROW), dataclasses.replace(trainer_of(loss), tol=1e-12)
-    outcome = data.run(trainer, 4, on_iteration=interrupt)
-    assert outcome.is_interrupted
-    assert len(outcome.history) == iteration
-    assert_true_besides_history(data, trainer, outcome)
-
-
-def assert_true_besides_history(data, trainer, outcome):
-    """The iteration that was interrupted has no record of the certificate."""
-    found = recompute(data, trainer, outcome.model, outcome.state)
-    assert trainer.relative_gap(outcome.model, outcome.certificate) == pytest.approx(found.gap, rel=1e-9, abs=1e-11)
-
-
-class CountingClock:
-    """Tells how often it was looked at before."""
-
-    def __init__(self):
-        self._looks = itertools.count()
-
-    def now(self):
-        """As a number of seconds."""
-        return float(next(self._looks))
-
-
-class Tasks:
-    """Tasks that a test drives itself, pass by pass."""
-
-    def __init__(self, data, trainer, num_tasks):
-        source, mailboxes = data.source(num_tasks), Mailboxes()
-        spec = trainer.state(source.schema)
-        self.trainer, self.schema = trainer, source.schema
-        self.tasks = []
-        for k in range(num_tasks):
-            context = LocalContext(f"task-{k}", np.random.default_rng(k), mailboxes)
-            task = UniTask(NodeId(context.name), trainer, context, MonotonicClock())
-            for info in source.infos(spec)[k::num_tasks]:
-                task.hold(source.load(info.id, spec))
-            task.attach(list(task.held), [])
-            self.tasks.append(task)
-        self.model = trainer.init(self.schema, np.random.default_rng(0))
-        self.progress = NO_PROGRESS
-        self.iteration = 0
-
-    def iterate(self, stopped=(), *, after=0):
-        """One pass, in which some tasks are told to stop at their first look, or after some; their updates."""
-        self.iteration += 1
-        begun = self.trainer.begin(self.schema, self.model, self.progress, len(self.tasks))
-        updates = []
-        for k, task in enumerate(self.tasks):
-            budget = Budget(
-                clock=CountingClock() if k in stopped else MonotonicClock(),
-                deadline_s=after if k in stopped else None,
-                num_tasks=len(self.tasks),
-                iteration=self.iteration,
-                progress=begun,
-                rank=k,
-                num_ranks=len(self.tasks),
-            )
-            updates.append(task.solve(self.model, budget)[0])
-        summed = Summed(
-            delta=np.sum([update.delta for update in updates], axis=0),
-            weight=sum(update.weight for update in updates),
-            metrics={name: sum(update.metrics[name] for update in updates) for name in updates[0].metrics},
-            num_tasks=len(self.tasks),
-        )
-        assert len(summed.delta) == self.trainer.update_size(self.model, begun)
-        self.model, self.progress = self.trainer.advance(self.model, begun, summed)
-        return updates
-
-    @property
-    def state(self):
-        """Of all outputs."""
-        return NewtonState.decode(self.progress)
-
-    def duals(self):
-        """By row id, of all tasks."""
-        chunks = [chunk for task in self.tasks for chunk in task.held.values()]
-        order = np.argsort(np.concatenate([chunk.row_ids for chunk in chunks]))
-        return np.concatenate([chunk.state for chunk in chunks])[order]
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

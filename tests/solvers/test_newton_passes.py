@@ -99,14 +99,6 @@ def test_products_are_those_of_numpy(kind, is_sparse_cheap, intercept, columns, 
     np.testing.assert_allclose(out, 1.0 + packed((Z.T * weights) @ Z), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_products_of_no_row_at_all_add_nothing(kind):
-    """Every weight is 0."""
-    out = np.zeros(55)
-    rows_of(matrix_of(), kind).add_products(np.zeros(300), ALL, out)
-    np.testing.assert_array_equal(out, 0.0)
-
-
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 def test_parts_of_tables_have_the_rows_of_their_chunks(kind):
     """Cut between chunks, nearest to where the rows are halved; every chunk is in one part."""
@@ -117,13 +109,6 @@ def test_parts_of_tables_have_the_rows_of_their_chunks(kind):
     assert [part.num_rows for part in parts] == [41, 259]
     found = np.concatenate([part.times(vector) for part in parts])
     np.testing.assert_allclose(found, augmented(X) @ vector, rtol=1e-12)
-
-
-def test_products_without_any_part_add_nothing():
-    """A task whose chunks are all gone."""
-    out = np.zeros(3)
-    products.add_dense_products([], np.zeros(0), ALL, 1.0, out)
-    np.testing.assert_array_equal(out, 0.0)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e25])
@@ -160,9 +145,9 @@ def test_the_curved_product_is_that_of_numpy(kind):
     np.testing.assert_allclose(found, Z.T @ (weights * (Z @ vector)), rtol=rtol)
 
 
-@pytest.mark.parametrize("size", [1, 5, products.MOST_LISTED + 1])
+@pytest.mark.parametrize("size", [1, 5, 600])
 def test_packed_triangles_come_back(size):
-    """Small ones by a list of places, large ones row by row."""
+    """By rows, and nothing is above the diagonal."""
     H = np.random.default_rng(0).normal(size=(size, size))
     out = np.zeros(size * (size + 1) // 2)
     products.pack(H, out)
@@ -209,32 +194,6 @@ def test_sums_of_two_tasks_are_those_of_one(loss, kind):
     margins = signs * (augmented(X) @ (w + direction))
     assert found.scalars[1] == pytest.approx(primal_losses(loss, margins, upper).sum(), rel=1e-12)
     assert np.isfinite(whole).all()
-
-
-@pytest.mark.parametrize("kind", ["dense", "merged dense", "csr", "merged csr"])
-@pytest.mark.parametrize("loss", SMOOTH)
-def test_each_output_has_its_own_sums(loss, kind):
-    """With a block, without one, at w, and at rest."""
-    rng = np.random.default_rng(4)
-    X, upper = matrix_of(), rng.uniform(0, 3, size=300)
-    signs, w = rng.choice([-1.0, 1.0], size=(5, 300)), rng.normal(size=(5, 10))
-    kinds = [Block.EXACT, Block.KEPT, Block.EXACT, Block.KEPT, Block.EXACT]
-    outputs = [stepping(rng.normal(size=10), block) for block in kinds]
-    outputs[2].direction = np.zeros(10)
-    outputs[3].phase = NewtonPhase.REST
-    _, sums = sums_of(loss, X, signs, upper, (0, 40, 300), kind, w, outputs)
-    for k in (0, 1, 2, 4):
-        margins = signs[k] * (augmented(X) @ (w[k] + outputs[k].direction))
-        if loss is Loss.LOGISTIC:
-            share = 1.0 / (1.0 + np.exp(margins))
-            slopes, curvatures = upper * share, upper * share * (1.0 - share)
-        else:
-            slopes, curvatures = 2.0 * upper * np.maximum(1.0 - margins, 0.0), 2.0 * upper * (margins < 1.0)
-        assert sums[k].scalars[0] == pytest.approx(primal_losses(loss, margins, upper).sum(), rel=1e-12)
-        np.testing.assert_allclose(sums[k].v, augmented(X).T @ (signs[k] * slopes), rtol=1e-9, atol=1e-9)
-        if outputs[k].block is not Block.KEPT:
-            expected = packed((augmented(X).T * curvatures) @ augmented(X))
-            np.testing.assert_allclose(sums[k].second, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3])

@@ -170,7 +170,6 @@ def test_a_stage_goes_on_from_w_where_conjugate_gradients_found_it(loss, monkeyp
 def test_coordinates_descend_from_the_duals_of_a_stage_of_newtons_method(loss, monkeypatch):
     """Wide rows: two tasks end their stages by conjugate gradients, and the one that is left by coordinate descent."""
     monkeypatch.setattr(methods, "MOST_COLUMNS", 4)
-    monkeypatch.setattr(methods, "WIDE_COLUMNS", 4)
     X, y, folds = problem(num_features=12)
     trainers = stages(loss, Cs=(0.01, 0.1, 1.0))
     two = run(trainers, X, y, folds, runtime=InProcess(num_tasks=2))[2]
@@ -205,15 +204,6 @@ def test_a_fold_may_leave_out_all_rows_of_a_task():
     assert outcome.certificate is not None
 
 
-def test_a_stage_that_uses_all_its_iterations_says_how_far_it_came():
-    """One iteration each: the next stage begins all the same."""
-    X, y, folds = problem()
-    trainers = stages("squared_hinge")
-    models, gaps, outcome = run(trainers, X, y, folds, max_iterations=1)
-    assert len(models) == len(outcome.history) == len(trainers)
-    assert max(gaps) > TOL
-
-
 @pytest.mark.usefixtures("many_rows")
 def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_with_theirs():
     """Newton's method on two tasks is cut off; then one task descends along coordinates, which needs w = w(alpha)."""
@@ -228,58 +218,6 @@ def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_with_the
     assert not PathState.of(outcome.certificate.progress).is_fresh
     assert path.relative_gap(outcome.model, outcome.certificate) <= TOL
     assert outcome.history.column("num_tasks").tolist()[3:] == [1] * (len(outcome.history) - 3)
-
-
-def test_history_says_which_stage_an_iteration_is_of():
-    """As a figure, from 0, each at least once and in order."""
-    X, y, folds = problem()
-    _, _, outcome = run(stages("logistic"), X, y, folds)
-    found = [record.figures["stage"] for record in outcome.history]
-    assert found == sorted(found)
-    assert set(found) == set(range(FOLDS * len(CS)))
-
-
-def test_a_job_may_end_between_two_stages():
-    """A callback ends it; the outcome has what was found until then."""
-    X, y, folds = problem()
-    job = {"on_iteration": lambda record: record.figures["stage"] == 4}
-    models, _, outcome = run(stages("squared_hinge"), X, y, folds, job=job)
-    assert outcome.reason == "ended by a callback"
-    assert len(models) == 5
-
-
-def test_the_progress_survives_its_way_through_a_vector():
-    """Results, counters and the progress of the stage."""
-    state = PathState(
-        stage=2,
-        began=17,
-        is_first=False,
-        is_fresh=True,
-        results=np.arange(10.0).reshape(2, 5),
-        inner=np.array([1.0, 2.0]),
-    )
-    found = PathState.of(state.encode())
-    assert (found.stage, found.began, found.is_first, found.is_fresh) == (2, 17, False, True)
-    np.testing.assert_array_equal(found.results, state.results)
-    np.testing.assert_array_equal(found.inner, state.inner)
-    assert PathState.of(NO_PROGRESS).is_first
-    assert [result.gap for result in results_of(state.encode())] == [1.0, 6.0]
-
-
-def test_an_iteration_begins_with_the_progress_that_the_last_one_left(monkeypatch):
-    """It is as long as the second derivatives: a copy would cost as much memory, and as much time as a step."""
-    begin, pairs = PathTrainer.begin, []
-
-    def noted(self, schema, model, progress, num_tasks):
-        found = begin(self, schema, model, progress, num_tasks)
-        pairs.append((found is progress, PathState.of(progress).is_first))
-        return found
-
-    monkeypatch.setattr(PathTrainer, "begin", noted)
-    X, y, folds = problem(num_classes=3)
-    run(stages("softmax", 3, folds=[0]), X, y, folds, num_classes=3)
-    assert len(pairs) > 2 * len(CS)
-    assert all(is_same != is_first for is_same, is_first in pairs)
 
 
 def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():

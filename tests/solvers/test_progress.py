@@ -11,7 +11,7 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.l1.state import L1State
-from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.path import PathState
 from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
@@ -108,21 +108,6 @@ def test_a_class_with_other_fields_is_another_kind():
         other = dataclasses.make_dataclass("L1State", kept, bases=(ProgressState,))
         vector = filled(other, np.random.default_rng(0)).encode()
         assert L1State.is_of(vector) == is_same
-
-
-@pytest.mark.parametrize(
-    ("phase", "block", "kept"),
-    [
-        (NewtonPhase.EVALUATE, Block.EXACT, set()),
-        (NewtonPhase.EVALUATE, Block.KEPT, {"factor", "pairs"}),
-        (NewtonPhase.MULTIPLY, Block.EXACT, {"factor", "pairs", "met", "residual", "conjugate"}),
-        (NewtonPhase.REST, Block.EXACT, {"residual"}),
-    ],
-)
-def test_what_a_phase_does_not_need_is_left_out(phase, block, kept):
-    """An output that had a factor in the phase before does not carry it along."""
-    always = {"direction", "shift", "beside", "columns", "diagonal", "linear"}
-    assert set(OutputState(phase=phase, block=block).kept()) == kept | always
 
 
 @pytest.mark.parametrize("name", TRAINERS)

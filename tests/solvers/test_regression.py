@@ -9,7 +9,8 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.margins import HingeLoss, SmoothLoss
-from chicle_elastic.solvers.linear.newton.state import SHARES, Block, Evaluation, NewtonPhase, NewtonState, Problem
+from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
+from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.regression.losses import (
@@ -20,6 +21,7 @@ from chicle_elastic.solvers.linear.regression.losses import (
     SquaredEpsilonInsensitive,
 )
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+from chicle_elastic.solvers.linear.rows import MergedRows
 
 LOSSES = [
     *(kind(epsilon) for epsilon in (0.0, 0.4) for kind in (EpsilonInsensitive, SquaredEpsilonInsensitive)),
@@ -131,28 +133,6 @@ def test_duals_other_than_the_slopes_make_a_loss_with_corners_more_curved(loss):
     assert np.all((loss.curvatures_beside(np.zeros(len(y)), z, y, THETA) >= of_slopes)[is_outside])
 
 
-@pytest.mark.parametrize(
-    ("loss", "then"),
-    [(EpsilonInsensitive(), NewtonPhase.EVALUATE), (SquaredEpsilonInsensitive(0.1), NewtonPhase.REST)],
-)
-def test_a_direction_that_is_too_long_is_looked_at_more_closely(loss, then):
-    """Then the corners become narrower, or a loss without them rests: rounding is all that is left."""
-    what = problem(loss)
-    state = fresh(what, 2, has_factor=True)
-    [output] = state.outputs
-    output.phase, state.num_rows, output.value, output.slope = NewtonPhase.EVALUATE, 5.0, 0.0, -1.0
-    output.direction, output.is_wary, model, reaches = np.array([1.0, 0.0]), True, np.zeros(2), []
-    while output.direction.any():
-        sums = np.ones(state.sums_size(what))
-        sums[:HEAD] = 0.0, 5.0, 0.0
-        Evaluation.of(state, output, what, state.parts(sums, what)[0]).step[:] = output.step
-        model = steps.advance(state, what, model, sums, 1.0)
-        reaches.append(output.reach)
-    assert len(reaches) == 3
-    assert not model.any()
-    assert output.phase is then
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_tasks_whose_steps_differ_in_their_last_digits_stay_together(loss):
     """As those of unlike processors do: all of them go on with the mean, the scale and the slope included."""
@@ -160,8 +140,9 @@ def test_tasks_whose_steps_differ_in_their_last_digits_stay_together(loss):
     X, y = np.column_stack([rng.normal(size=(60, 3)), np.ones(60)]), rng.poisson(2.0, size=60).astype(float)
     what = problem(loss, has_free_intercept=True, tol=1e-6)
     states, models = [fresh(what, 4, has_factor=True) for _ in range(2)], [np.zeros(4), np.zeros(4)]
+    tasks = [NewtonPasses(what, MergedRows(X), np.ones(60), y[None], 1.0) for _ in range(2)]
     for _ in range(200):
-        sums = sum(sums_of(what, state, X, y, model) for state, model in zip(states, models, strict=True))
+        sums = sum(sums_of(what, *task, y, model) for *task, model in zip(tasks, states, models, strict=True))
         models = [steps.advance(state, what, w, sums.copy(), 2.0) for state, w in zip(states, models, strict=True)]
         np.testing.assert_array_equal(models[0], models[1])
         one, other = (state.outputs[0] for state in states)
@@ -179,65 +160,37 @@ def fresh(what, D, *, has_factor, **fields):
     return steps.start(state, what, np.zeros(D))
 
 
-def sums_of(what, state, X, y, model):
-    """What a task adds up over its rows, if it remembers no duals: then they are the slopes."""
-    loss, [output], sums = what.loss, state.outputs, np.zeros(state.sums_size(what))
+def sums_of(what, passes, state, y, model):
+    """What a task adds up over its rows."""
+    sums = np.zeros(state.sums_size(what))
     sums[1], part = len(y), sums[HEAD:]
-    z, theta = X @ model, output.theta
-    if output.phase is NewtonPhase.LOOK:
+    if state.outputs[0].phase is NewtonPhase.LOOK:
         part[:] = len(y), np.abs(y).sum(), y.sum(), y @ y
-    elif output.phase is NewtonPhase.EVALUATE:
-        found = Evaluation.of(state, output, what, part)
-        along, before, width = X @ output.direction, z, theta
-        z, theta = X @ (model + output.direction), theta + output.change
-        slopes, curvatures = loss.slopes(z, y, theta), loss.curvatures(z, y, theta)
-        sharp = loss.values(z, y, 0.0 if loss.has_corners else theta).sum()
-        found.scalars[:2] = loss.values(z, y, theta).sum(), sharp
-        if loss.has_corners:
-            found.scalars[2] = found.scalars[8] = sharp - loss.dual_values(slopes, z, y).sum()
-            found.scalars[7] = loss.values(z, y, width).sum()
-            found.of_duals[:] = X.T @ slopes
-        found.scalars[3:5] = np.maximum(slopes, 0.0).sum(), np.maximum(-slopes, 0.0).sum()
-        found.v[:] = X.T @ slopes
-        products = X.T @ (curvatures[:, None] * X)
-        if output.block is not Block.KEPT:
-            if state.has_all_columns:
-                found.second[:] = products[np.tril_indices(len(products))]
-            if len(found.diagonal):
-                found.diagonal[:] = products.diagonal()
-            if len(found.beside):
-                found.beside[:] = products[-1]
-        if loss.has_scale:
-            first, second, mixed = loss.by_scale(z, y, theta)
-            found.scalars[5:7], found.mixed[:] = (first.sum(), second.sum()), X.T @ mixed
-        for number, share in enumerate(SHARES[: len(found.line)]):
-            at = width if loss.has_corners else width + share * output.change
-            found.line[number] = loss.values(before + share * along, y, at).sum()
-        found.step[:] = output.step
-    elif output.phase is NewtonPhase.MULTIPLY:
-        curvatures = loss.curvatures(z, y, theta)
-        part[: len(model)], part[len(model) :] = X.T @ (curvatures * (X @ output.conjugate)), output.conjugate
+    else:
+        passes.run(state, 0, model, part)
     return sums
 
 
-@pytest.mark.parametrize("has_free_intercept", [False, True])
-@pytest.mark.parametrize(("has_factor", "most"), [(True, 3), (False, 8)])
-def test_the_squared_error_takes_one_product_with_a_factor_and_one_per_column_without(
-    has_factor, most, has_free_intercept
-):
-    """A look, an evaluation and the products; columns with means far from 0 need no more of them."""
-    rng, alpha = np.random.default_rng(0), 0.7
-    X, y = np.column_stack([rng.normal(size=(40, 5)) + 50.0, np.ones(40)]), rng.normal(size=40)
-    loss = SquaredEpsilonInsensitive()
-    what = problem(loss, alpha=2 * alpha, has_free_intercept=has_free_intercept, tol=1e-10)
-    state, model, passes = fresh(what, 6, has_factor=has_factor), np.zeros(6), 0
-    while not state.is_at_rest:
-        model = steps.advance(state, what, model, sums_of(what, state, X, y, model), 1.0)
-        passes += 1
-    ridge = alpha * np.eye(6)
-    ridge[5, 5] *= not has_free_intercept
-    np.testing.assert_allclose(model, np.linalg.solve(X.T @ X + ridge, X.T @ y), rtol=1e-4, atol=1e-6)
-    assert passes <= most + (not has_factor and not has_free_intercept)
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if not loss.is_parabola])
+def test_of_a_direction_that_is_too_long_a_part_is_evaluated_next(loss):
+    """Until one is short enough; where it has led nowhere w stays."""
+    rng = np.random.default_rng(0)
+    X, y = np.column_stack([rng.normal(size=(60, 3)), np.ones(60)]), rng.poisson(2.0, size=60).astype(float)
+    what = problem(loss, tol=1e-9)
+    passes = NewtonPasses(what, MergedRows(X), np.ones(60), y[None], 1.0)
+    state, w = fresh(what, 4, has_factor=True), np.zeros(4)
+    [output] = state.outputs
+    while not output.direction.any():
+        w = steps.advance(state, what, w, sums_of(what, passes, state, y, w), 1.0)
+    output.direction, output.slope, before = 40.0 * output.direction, 40.0 * output.slope, output.value
+    while output.direction.any() and output.value == before:
+        direction, reach = output.direction, output.reach
+        there = steps.advance(state, what, w, sums_of(what, passes, state, y, w), 1.0)
+        if output.value == before:
+            np.testing.assert_array_equal(there, w)
+            np.testing.assert_allclose(output.direction, output.reach / reach * direction)
+            assert output.reach < reach
+    assert output.value < before
 
 
 @pytest.mark.parametrize("is_rough", [False, True])

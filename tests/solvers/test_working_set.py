@@ -7,12 +7,9 @@ import pytest
 import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.working_set import steps
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
-from tests.solvers.click_rows import copied
 from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, is_newton_job, problem, recompute
 
 TOL = 1e-6
@@ -80,16 +77,6 @@ def test_few_narrow_rows_take_as_many_iterations_on_any_number_of_tasks(loss, nu
     assert_optimal(data, trainer, outcome)
     assert state_of(outcome).phase is WorkingSetPhase.REST
     assert len(outcome.history) <= 6
-
-
-def test_tasks_that_join_lose_nothing_that_was_certified():
-    """They go on from the duals in the chunks: no estimate of the gap is above those before."""
-    data, trainer = problem(rows=400, features=20, classes=3), LinearTrainer(C=100.0, tol=TOL)
-    outcome = data.run(trainer, InProcess(num_tasks=1, changes=((1, 2), (2, 4))))
-    assert_optimal(data, trainer, outcome)
-    gaps = outcome.history.column("duality_gap_estimate")
-    assert (gaps[1:] <= 1.01 * gaps[:-1]).all()  # the first one is summed up while w moves
-    assert len(outcome.history) <= 8
 
 
 @pytest.mark.parametrize("size", ["large"], indirect=True)
@@ -160,41 +147,6 @@ def test_newtons_method_goes_on_where_a_set_would_have_too_many_values(monkeypat
     assert len(outcome.history) > DESCENTS
     assert is_newton_job(outcome)
     assert_optimal(data, trainer, outcome)
-
-
-@pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
-@pytest.mark.parametrize("C", [0.1, 1.0, 100.0])
-def test_one_task_gets_there_by_itself_on_counts_that_nobody_scaled(loss, C):
-    """No method that needs sums of several tasks takes over."""
-    data, trainer = counts(), LinearTrainer(loss=loss, C=C, tol=TOL)
-    outcome = data.run(trainer, 1)
-    assert not is_newton_job(outcome)
-    assert_optimal(data, trainer, outcome)
-
-
-def test_a_finish_over_some_rows_leaves_all_others_as_they_are():
-    """It comes to the optimum of the restricted problem; the gap of the whole one is that of the other rows."""
-    data = counts()
-    rng = np.random.default_rng(1)
-    some, Z = np.arange(0, 400, 2), np.column_stack([data.dense(), np.ones(400)])
-    signs, upper = np.where(data.y == 1, 1.0, -1.0), np.full(400, 0.05)
-    alpha = upper * rng.random(400)
-    rows, columns = copied(Z[some])
-    others = np.setdiff1d(np.arange(400), some)
-    outside = Z[others].T @ (signs * alpha)[others]
-    there = signs[some], upper[some], alpha[some]
-    finish = WideHinge(rows, Loss.HINGE, *there, outside=outside[columns])
-    scale = float(upper[some].sum())
-    while finish.gap > 1e-7 * scale and not finish.is_stuck:
-        finish.run(lambda: False)
-    assert (finish.alpha >= 0).all()
-    assert (finish.alpha <= upper[some]).all()
-    w = outside + Z[some].T @ (signs[some] * finish.alpha)
-    np.testing.assert_allclose(finish.w, w[columns], rtol=1e-9, atol=1e-9 * np.abs(w).max())
-    margins = signs[some] * (Z[some] @ w)
-    gap = float(upper[some] @ np.maximum(0, 1 - margins) - finish.alpha @ (1 - margins))
-    assert finish.gap == pytest.approx(gap, abs=1e-9 * scale)
-    assert -1e-9 * scale <= gap <= 1e-7 * scale
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])

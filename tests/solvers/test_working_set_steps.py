@@ -12,19 +12,18 @@ from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
     WorkingSetState,
-    sums_size,
 )
-from tests.solvers.linear_jobs import recompute
-from tests.solvers.test_newton_elastic import Tasks
+from tests.solvers.linear_jobs import Tasks, recompute
 from tests.solvers.test_working_set import counts
 from tests.timeouts import timeout_s
 
 D = 5
+PROBLEM = LinearTrainer(tol=1e-6).problem
 
 
 def state_in(phase, *, num_outputs=2):
     """With rows 1 and 4 in the set, of 2 and 1 values, and 3 wanted, of 2; of 6 rows."""
-    state = steps.start(num_outputs, 6)
+    state = WorkingSetState(num_outputs=num_outputs, D=D, num_rows=6)
     state.phase, state.gap, state.num_passes = phase, 0.5, 9
     if phase in (WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE):
         state.rows, state.lengths = np.array([1.0, 4.0]), np.array([2.0, 1.0])
@@ -38,8 +37,8 @@ def state_in(phase, *, num_outputs=2):
 
 def sums_of(state):
     """All zero, and the views of their parts."""
-    sums = np.zeros(sums_size(state, state.num_outputs * D))
-    return sums, Sums(state, D, sums)
+    sums = np.zeros(state.sums_size())
+    return sums, Sums(state, sums)
 
 
 def test_a_w_that_is_not_that_of_the_duals_is_replaced_and_looked_at_again():
@@ -47,12 +46,12 @@ def test_a_w_that_is_not_that_of_the_duals_is_replaced_and_looked_at_again():
     state, model = state_in(WorkingSetPhase.SELECT), np.ones(2 * D)
     sums, parts = sums_of(state)
     parts.rebuilt[:], parts.losses[:] = 0.5, 1.0
-    rebuilt = steps.advance(state, model, sums, 1e-6)
+    rebuilt = steps.advance(state, PROBLEM, model, sums, 1.0)
     assert (rebuilt == 0.5).all()
     assert state.phase is WorkingSetPhase.SELECT
     assert state.is_repeated
     parts.codes[2] = 2 + 1
-    steps.advance(state, rebuilt, sums, 1e-6)
+    steps.advance(state, PROBLEM, rebuilt, sums, 1.0)
     assert not state.is_repeated
     assert state.phase is WorkingSetPhase.GATHER
     np.testing.assert_array_equal(state.wanted, [2.0])
@@ -65,7 +64,7 @@ def test_a_row_that_no_task_had_sends_it_back_to_select():
         state = state_in(WorkingSetPhase.GATHER)
         sums, parts = sums_of(state)
         parts.found[:] = found
-        steps.advance(state, np.zeros(2 * D), sums, 1e-6)
+        steps.advance(state, PROBLEM, np.zeros(2 * D), sums, 1.0)
         assert state.phase is WorkingSetPhase.SELECT
         assert not len(state.wanted)
         np.testing.assert_array_equal(state.rows, [1.0, 4.0])
@@ -78,7 +77,7 @@ def test_rows_that_come_are_put_between_those_that_are_there():
     parts.found[:], parts.targets[:], parts.upper[:], parts.duals[:] = 1.0, 1.0, 3.0, [[0.7, 0.8]]
     parts.columns[:], parts.values[:] = [1.0, 4.0], [7.0, 8.0]
     old = state.duals.reshape(2, 2).copy()
-    steps.advance(state, np.zeros(2 * D), sums, 1e-6)
+    steps.advance(state, PROBLEM, np.zeros(2 * D), sums, 1.0)
     assert state.phase is WorkingSetPhase.SOLVE
     np.testing.assert_array_equal(state.rows, [1.0, 3.0, 4.0])
     np.testing.assert_array_equal(state.lengths, [2.0, 2.0, 1.0])
@@ -92,12 +91,12 @@ def test_rows_that_come_are_put_between_those_that_are_there():
 def test_a_set_with_too_many_values_is_left_to_newtons_method(most, is_wanted, monkeypatch):
     """Rows 0, 1 and 2 of 3 values each are undecided."""
     monkeypatch.setattr(steps, "MOST_VALUES", most)
-    state = steps.start(1, 6)
+    state = WorkingSetState(num_outputs=1, D=D, num_rows=6)
     state.phase, state.num_passes = WorkingSetPhase.SELECT, 8
     sums, parts = sums_of(state)
     parts.losses[:] = 1.0
     parts.codes[:3] = 3 + 1
-    steps.advance(state, np.zeros(D), sums, 1e-6)
+    steps.advance(state, PROBLEM, np.zeros(D), sums, 1.0)
     if is_wanted:
         assert state.phase is WorkingSetPhase.GATHER
         np.testing.assert_array_equal(state.wanted, [0, 1, 2])
@@ -105,16 +104,10 @@ def test_a_set_with_too_many_values_is_left_to_newtons_method(most, is_wanted, m
         assert state.phase is WorkingSetPhase.GIVE_UP
 
 
-def test_values_of_rows_follow_their_rows():
-    """Also past rows that have none."""
-    lengths, order = np.array([2.0, 0.0, 3.0, 1.0]), np.array([3, 2, 1, 0])
-    np.testing.assert_array_equal(steps.value_order(lengths, order), [5, 2, 3, 4, 0, 1])
-
-
 def test_a_pass_that_one_task_did_not_finish_is_made_again():
     """SELECT and GATHER are; of SOLVE what there is by then is good, if not as good, and is looked at."""
     data, trainer = counts(), LinearTrainer(tol=1e-6)
-    tasks, stopped, state = Tasks(data, trainer, 3), set(), steps.start(1, 400)
+    tasks, stopped, state = Tasks(data, trainer, 3), set(), WorkingSetState(num_outputs=1, D=3001, num_rows=400)
     while state.phase is not WorkingSetPhase.REST and tasks.iteration < 100:
         phase, before = state.phase, (tasks.model.copy(), tasks.progress.copy())
         if tasks.iteration and phase not in stopped:
@@ -138,7 +131,7 @@ def test_duals_that_are_lost_are_noticed_in_any_phase():
     """A third of the rows come back with duals of 0, in the middle: the end is the optimum of all, nevertheless."""
     data, trainer = counts(), LinearTrainer(tol=1e-6)
     for loss_before in (WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE):
-        tasks, state, is_lost = Tasks(data, trainer, 3), steps.start(1, 400), False
+        tasks, state, is_lost = Tasks(data, trainer, 3), WorkingSetState(num_outputs=1, D=3001, num_rows=400), False
         while state.phase is not WorkingSetPhase.REST and tasks.iteration < 100:
             if state.phase is loss_before and not is_lost:
                 is_lost = True
@@ -153,9 +146,8 @@ def test_duals_that_are_lost_are_noticed_in_any_phase():
         np.testing.assert_allclose(w, found.w_of_duals, rtol=0, atol=1e-9 * np.abs(w).max())
 
 
-def test_a_solution_that_takes_long_says_so(monkeypatch):
+def test_a_solution_that_takes_long_says_so():
     """All other tasks wait for the one that solves, and no iteration ends meanwhile."""
-    monkeypatch.setattr(solution, "LONG_S", 0.0)
     state = state_in(WorkingSetPhase.SOLVE)
     told = queue.SimpleQueue()
     with waits.tell_through(told.put), solution.tells_if_long(state):

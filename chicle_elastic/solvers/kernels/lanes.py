@@ -100,19 +100,19 @@ def halved(builder, value, lanes):
     return builder.fadd(*parts, flags=FLAGS)
 
 
-def full_vectors(builder, length, body, *, unroll):
+def full_vectors(builder, length, widest, body, *, unroll):
     """Loops that call `body(position, number)` for all full vectors; `number` counts from 0 to `unroll` - 1."""
-    step = INDEX(LANES * unroll)
+    step = INDEX(widest * unroll)
     rounds = builder.udiv(length, step)
     with cgutils.for_range(builder, rounds) as loop:
         start = builder.mul(loop.index, step)
         for number in range(unroll):
-            body(builder.add(start, INDEX(LANES * number)), number)
+            body(builder.add(start, INDEX(widest * number)), number)
     if unroll == 1:
         return
     done = builder.mul(rounds, step)
-    with cgutils.for_range(builder, builder.udiv(builder.sub(length, done), INDEX(LANES))) as loop:
-        body(builder.add(done, builder.mul(loop.index, INDEX(LANES))), 0)
+    with cgutils.for_range(builder, builder.udiv(builder.sub(length, done), INDEX(widest))) as loop:
+        body(builder.add(done, builder.mul(loop.index, INDEX(widest))), 0)
 
 
 def shorter_vector(builder, length, lanes):
@@ -121,24 +121,20 @@ def shorter_vector(builder, length, lanes):
     return is_there, builder.and_(length, INDEX(-2 * lanes))
 
 
-def dot(context, builder, length, x, y, sum_type):
-    """<x, y> over `length` values (uintp), summed in `sum_type`, as float64."""
-
-    def product(position, lanes):
-        a, b = (load_lanes(context, builder, place, position, given, lanes, sum_type) for place, given in (x, y))
-        return builder.fmul(a, b, flags=FLAGS)
+def total(context, builder, length, widest, product, sum_type, *, unroll):
+    """Sum of `product(position, lanes)` over `length` values (uintp), summed in `sum_type`, as float64."""
+    zero = ir.Constant(ir.VectorType(context.get_value_type(sum_type), widest), [0.0] * widest)
+    places = [cgutils.alloca_once_value(builder, zero) for _ in range(unroll)]
 
     def add(position, number):
-        total = builder.fadd(builder.load(places[number]), product(position, LANES), flags=FLAGS)
-        builder.store(total, places[number])
+        more = builder.fadd(builder.load(places[number]), product(position, widest), flags=FLAGS)
+        builder.store(more, places[number])
 
-    # Four sums, because one would make every vector of a long row wait for the one before.
-    zero = ir.Constant(ir.VectorType(context.get_value_type(sum_type), LANES), [0.0] * LANES)
-    places = [cgutils.alloca_once_value(builder, zero) for _ in range(4)]
-    full_vectors(builder, length, add, unroll=4)
-    a, b, c, d = (builder.load(place) for place in places)
-    value = builder.fadd(builder.fadd(a, b, flags=FLAGS), builder.fadd(c, d, flags=FLAGS), flags=FLAGS)
-    lanes = LANES
+    full_vectors(builder, length, widest, add, unroll=unroll)
+    values = [builder.load(place) for place in places]
+    while len(values) > 1:
+        values = [builder.fadd(*pair, flags=FLAGS) for pair in zip(values[::2], values[1::2], strict=True)]
+    value, lanes = values[0], widest
     while lanes > 1:
         value = halved(builder, value, lanes)
         lanes //= 2
@@ -148,6 +144,28 @@ def dot(context, builder, length, x, y, sum_type):
             builder.store(builder.fadd(value, product(position, lanes), flags=FLAGS), end)
         value = builder.load(end)
     return converted(context, builder, value, sum_type, types.float64, 1)
+
+
+def for_all(builder, length, widest, body):
+    """Call `body(position, lanes)` for full vectors, and for one of half the length, a quarter, and so on."""
+    full_vectors(builder, length, widest, lambda position, _: body(position, widest), unroll=1)
+    lanes = widest // 2
+    while lanes >= 1:
+        is_there, position = shorter_vector(builder, length, lanes)
+        with builder.if_then(is_there):
+            body(position, lanes)
+        lanes //= 2
+
+
+def dot(context, builder, length, x, y, sum_type):
+    """<x, y> over `length` values (uintp), summed in `sum_type`, as float64."""
+
+    def product(position, lanes):
+        a, b = (load_lanes(context, builder, place, position, given, lanes, sum_type) for place, given in (x, y))
+        return builder.fmul(a, b, flags=FLAGS)
+
+    # Four sums, because one would make every vector of a long row wait for the one before.
+    return total(context, builder, length, LANES, product, sum_type, unroll=4)
 
 
 def add_scaled(context, builder, length, factor, x, y):
@@ -161,13 +179,7 @@ def add_scaled(context, builder, length, factor, x, y):
         pointer = pointer_to(context, builder, target, position, kind, lanes)
         builder.store(builder.fadd(b, product, flags=FLAGS), pointer, align=kind.bitwidth // 8)
 
-    full_vectors(builder, length, lambda position, _: add(position, LANES), unroll=1)
-    lanes = LANES // 2
-    while lanes >= 1:
-        is_there, position = shorter_vector(builder, length, lanes)
-        with builder.if_then(is_there):
-            add(position, lanes)
-        lanes //= 2
+    for_all(builder, length, LANES, add)
 
 
 def _all_lanes(lanes):
@@ -209,46 +221,17 @@ def _scatter(builder, values, pointers, element, lanes):
     builder.call(function, [values, pointers, INT32(8), _all_lanes(lanes)])
 
 
-def _for_all(builder, length, body):
-    """`body(position, lanes)` for full vectors, one of half the length if it fits, and what is left, one by one."""
-    with cgutils.for_range(builder, builder.udiv(length, INDEX(GATHERED))) as loop:
-        body(builder.mul(loop.index, INDEX(GATHERED)), GATHERED)
-    half = GATHERED // 2
-    with builder.if_then(builder.icmp_unsigned("!=", builder.and_(length, INDEX(half)), INDEX(0))):
-        body(builder.and_(length, INDEX(-GATHERED)), half)
-    done = builder.and_(length, INDEX(-half))
-    with cgutils.for_range(builder, builder.sub(length, done)) as loop:
-        body(builder.add(done, loop.index), 1)
-
-
 def dot_gathered(context, builder, length, indices, x, vector):
     """Sum of x[i] * vector[indices[i]] over `length` entries (uintp), in the precision of the vector, as float64."""
-    sum_type = vector[1]
-    element = context.get_value_type(sum_type)
-    zero = ir.Constant(ir.VectorType(element, GATHERED), [0.0] * GATHERED)
-    places = {
-        GATHERED: cgutils.alloca_once_value(builder, zero),
-        1: cgutils.alloca_once_value(builder, ir.Constant(element, 0.0)),
-    }
+    kind = vector[1]
 
-    def add(position, lanes):
-        values = load_lanes(context, builder, x[0], position, x[1], lanes, sum_type)
+    def product(position, lanes):
+        values = load_lanes(context, builder, x[0], position, x[1], lanes, kind)
         pointers = _pointers(context, builder, indices, position, vector, lanes)
-        product = builder.fmul(values, _gather(builder, pointers, element, lanes), flags=FLAGS)
-        if lanes == GATHERED // 2:
-            product, lanes = total(product, lanes), 1
-        builder.store(builder.fadd(builder.load(places[lanes]), product, flags=FLAGS), places[lanes])
+        gathered = _gather(builder, pointers, context.get_value_type(kind), lanes)
+        return builder.fmul(values, gathered, flags=FLAGS)
 
-    def total(value, lanes):
-        while lanes > 1:
-            value = halved(builder, value, lanes)
-            lanes //= 2
-        return value
-
-    _for_all(builder, length, add)
-    full = total(builder.load(places[GATHERED]), GATHERED)
-    value = builder.fadd(full, builder.load(places[1]), flags=FLAGS)
-    return converted(context, builder, value, sum_type, types.float64, 1)
+    return total(context, builder, length, GATHERED, product, kind, unroll=1)
 
 
 def add_scattered(context, builder, length, factor, indices, x, vector):
@@ -263,4 +246,4 @@ def add_scattered(context, builder, length, factor, indices, x, vector):
         changed = builder.fadd(_gather(builder, pointers, element, lanes), product, flags=FLAGS)
         _scatter(builder, changed, pointers, element, lanes)
 
-    _for_all(builder, length, add)
+    for_all(builder, length, GATHERED, add)

@@ -18,6 +18,14 @@ LEAST_FALL, WORTH = 0.5, 0.1
 """What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
 PATIENCE = 3  # times in a row that bring nothing before rounding, or a slow pace, is taken for all there is
 MOST_REPEATS = 1000  # of a loop that ends by itself but for rounding
+MOST_INNER = 100  # products of a run of conjugate gradients at most, and sweeps between two exact steps
+MOST_LEFT = 0.3
+"""Share that may be left: by a run of conjugate gradients, of the gradient, or of its goal if the run may be the last
+one; by a search, of the slope at its beginning; by an exact step, of the square of the gap."""
+LEAST_SHARE = 0.05  # share of tol that is aimed at, at least
+AGAIN = 0.8
+"""Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
+passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
 HOW = "tol", "num_threads", "algorithm"  # Parameters of trainers that do not change what is minimised
 STUCK = "no step lowers the objective any further, for rounding"  # Why a job ends that would only repeat itself
 
@@ -26,14 +34,13 @@ class CertifiedTrainer(Trainer):
     """Fit a linear model in passes: what each one adds up, and what follows from it, is a matter of the state.
 
     The model is w of shape (outputs, num_features + 1), flattened; the last column belongs to the intercept column.
-    Where the state rests, a certificate follows, which bounds the duality gap. `steps` is the module that leads the
-    state on, `sums` and `sums_by_output` name what solvers add up.
+    Where the state rests, a certificate follows, which bounds the duality gap. `machines` has the kinds of states and
+    the modules that lead them on, `sums` and `sums_by_output` name what solvers add up.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     name: ClassVar[str]
-    state_type: ClassVar[type[Any]]
-    steps: ClassVar[Any]
+    machines: ClassVar[Mapping[type[Any], Any]]
     sums: ClassVar[tuple[str, ...]] = ()
     sums_by_output: ClassVar[tuple[str, ...]] = ()
     tol: float
@@ -57,9 +64,9 @@ class CertifiedTrainer(Trainer):
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> Any:
         """Return the state before the first pass."""
 
-    def _rests(self, progress: Array) -> bool:
-        """Say whether the steps have come to rest, and a certificate may follow."""
-        return bool(self.state_type.look(progress).is_at_rest)
+    def look(self, progress: Array) -> Any:
+        """Return the state of a progress, for reading only; None where there is none."""
+        return next((kind.look(progress) for kind in self.machines if kind.is_of(progress)), None)
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros, shape (outputs * (num_features + 1),), float64; a UsageError where targets are of the wrong kind."""
@@ -76,18 +83,19 @@ class CertifiedTrainer(Trainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a first state, and again after a certificate that was not good enough."""
-        if not self.state_type.is_of(progress):
+        state = self.look(progress)
+        if state is None:
             state = self._first_state(schema, model, num_tasks)
-        elif self._rests(progress):
-            state = self.state_type.take(progress)
-            self.steps.reopen(state, self.problem_of(state), model)
+        elif state.is_at_rest:
+            state = type(state).take(progress)
+            self.machines[type(state)].reopen(state, self.problem_of(state), model)
         else:
             return progress
         return np.asarray(state.encode())
 
     def update_size(self, model: Array, progress: Array) -> int:
         """Return the length of the sums of the next pass."""
-        state = self.state_type.look(progress)
+        state = self.look(progress)
         return int(state.sums_size(self.problem_of(state)))
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
@@ -97,9 +105,10 @@ class CertifiedTrainer(Trainer):
 
     def advanced(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Any]:
         """Take this step, and return the state that `advance` makes a vector of."""
-        state = self.state_type.take(progress)
+        state = type(self.look(progress)).take(progress)
+        steps, problem = self.machines[type(state)], self.problem_of(state)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            return self.steps.advance(state, self.problem_of(state), model, summed.delta, summed.weight), state
+            return steps.advance(state, problem, model, summed.delta, summed.weight), state
 
     @abstractmethod
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:
@@ -107,7 +116,7 @@ class CertifiedTrainer(Trainer):
 
     def estimate(self, model: Array, report: Report) -> float:
         """Estimate (P - D) / P between certificates."""
-        return float(self.state_type.look(report.progress).gap)
+        return float(self.look(report.progress).gap)
 
     def floor(self, report: Report) -> float:
         """What P counts as at least, in a certificate; by default its rounding is that of numbers near it."""
@@ -160,7 +169,8 @@ class CertifiedTrainer(Trainer):
                 end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
                 return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
             return Verdict(action=Action.GO_ON)
-        is_at_rest = self._rests(report.progress)
+        state = self.look(report.progress)
+        is_at_rest = state is not None and state.is_at_rest
         if is_last or (is_at_rest and report.is_complete):
             return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
         return Verdict(action=Action.GO_ON)
@@ -199,6 +209,11 @@ def largest_ratio(gap: Any, primal: Any, floor: float = TINY) -> float:
 
 def _as_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float, tuple)) else repr(value)
+
+
+def correction(found: float, estimate: float) -> float:
+    """Return the gap that a certificate found as a multiple of its estimate; half before, for w still moved then."""
+    return min(max(found / estimate, 0.1), 10.0) if estimate > 0 and found > 0 else 0.5
 
 
 def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:

@@ -1,6 +1,7 @@
 """Passes of coordinate descent over the local rows (CoCoA's local solver), and local Newton steps of the only task."""
 
 import math
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -8,14 +9,15 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Update
 from chicle_elastic.solvers.kernels.tables import DenseKind
+from chicle_elastic.solvers.linear.certified import AGAIN, correction
 from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
 from chicle_elastic.solvers.linear.pass_solver import count_all
 from chicle_elastic.solvers.linear.race import (
     CACHED_ROW_VALUES,
     DENSE_VALUE,
-    LOOK_VALUES,
     PASS_VALUES,
     ROW_VALUES,
     Race,
@@ -24,29 +26,23 @@ from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.threads import ThreadChoice
 from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, has_steps, step_work
 
-DESCENT, NEWTON = 0, 1
-"""Methods of the race."""
 FIRST_STEPS = 24
 """Newton steps of each output that the first turn of the race pays for: most problems do not need more in all."""
-WARM_STEPS = 1
-"""The same where passes over narrow rows begin with duals of before: these are near the end, where passes are slow and
-Newton steps fast. With a tenth more rows hinge fits of a9a, digits and images took 0.6 to 1.1 of a new one with 24
-steps, 0.7 to 1.0 with 4 and 0.3 to 0.8 with 1; with a fourth of a step dense rows of 1,200 columns take 1.4 times as
-long."""
 PASSES_PER_STEP = 16
 """Passes that cost about as much as a Newton step where both methods do the same work with the squared hinge: over 29
 tables (medians) it takes 62 passes or 4 steps. Without the race the geometric mean of the work of what begins would be
 1.3 times as large with 4 and 1.6 times with 64. The hinge takes 33 passes or 14 steps, so that descent begins."""
-FINEST_GAP = 1e-9
-"""Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
-VALUES_PER_ITERATION = 1 << 22
-"""Feature values of small data that passes visit before the runtime is asked what next; a pass is always finished."""
 ITERATIONS_PER_TURN = 64
 """Iterations that a turn of the race takes at most, so that `max_iter` of them do not end before Newton steps begin."""
-LONG_ITERATION, MANY_PASSES = 1 << 26, 8
-"""Work (a tenth of a second), and passes, that one iteration has at most for that."""
-FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
-"""When a certificate is worth while, as in `LinearTrainer.verdict`."""
+MANY_PASSES = 8
+"""Passes that one iteration has at most for that."""
+
+
+class Method(IntEnum):
+    """The methods of the race."""
+
+    DESCENT = 0
+    NEWTON = 1
 
 
 class CoordinatePasses:
@@ -83,7 +79,7 @@ class CoordinatePasses:
         self._is_warm = False  # passes began with duals of before
         self._has_turned = False  # to the other method, which has to learn of it
         self._is_stuck = False
-        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
+        self._last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), tol
         self._choice = ThreadChoice(local.num_threads)
         self._growth = 1.0
 
@@ -106,12 +102,12 @@ class CoordinatePasses:
         """
         self.visit_all()
         self._descent, self._has_turned = None, True
-        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
+        self._last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), self.tol
         self._choice = ThreadChoice(self._local.num_threads)
         is_newton = self.is_newton
         self._end_newton()
         if is_newton and self._is_narrow:
-            self._race = Race(self._first_turn, NEWTON)
+            self._race = Race(self._first_turn, Method.NEWTON)
         elif self._local.loss is Loss.HINGE:
             self._growth = ratio
 
@@ -121,8 +117,8 @@ class CoordinatePasses:
 
     def certified(self, relative_gap: float) -> None:
         """Learn the gap that a certificate found, to tell from an estimate when the next one is worth while."""
-        if 0 < self._last_gap < math.inf and relative_gap > 0:
-            self._correction = min(max(relative_gap / self._last_gap, LEAST_CORRECTION), 1.0 / LEAST_CORRECTION)
+        if self._last_gap < math.inf:
+            self._correction = correction(relative_gap, self._last_gap)
         self._goal = AGAIN * self.tol
 
     def run(self, model: Array, budget: Budget) -> Update:
@@ -134,7 +130,7 @@ class CoordinatePasses:
         if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
             self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
         elif self._last_gap == math.inf and self._race is None and self._newton_begins:
-            self._race = Race(self._first_turn, NEWTON)
+            self._race = Race(self._first_turn, Method.NEWTON)
         if self.is_newton:
             return self._newton_steps(model, budget)
         return self._descend(model, budget)
@@ -155,7 +151,7 @@ class CoordinatePasses:
             descent.visit_all()
             self._must_visit_all = False
         values_of_visit = _visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
-        looks = 0 if is_small else LOOK_VALUES * tables.num_rows * tables.num_outputs
+        looks = 0 if is_small else CACHED_ROW_VALUES * tables.num_rows * tables.num_outputs
         done, num_passes, enough = 0.0, 0, self._work_per_iteration(is_small, is_alone, values_of_visit)
         while True:
             if num_passes and num_passes % MANY_PASSES == 0:  # those that were left out may have to move by now
@@ -193,7 +189,7 @@ class CoordinatePasses:
     @property
     def is_newton(self) -> bool:
         """Say whether it is the turn of Newton steps."""
-        return self._race is not None and self._race.running == NEWTON
+        return self._race is not None and self._race.running == Method.NEWTON
 
     @property
     def _newton_begins(self) -> bool:
@@ -206,11 +202,11 @@ class CoordinatePasses:
 
     def _work_per_iteration(self, is_small: bool, is_alone: bool, values_of_visit: float) -> float:
         """Return the work after which an iteration ends with the pass that is being made."""
-        least = VALUES_PER_ITERATION if is_small else 0
+        least = MOST_BLOCK_VALUES if is_small else 0  # before the runtime is asked what next
         if not is_alone or not self._may_finish:
             return least
         pass_work = self._local.tables.num_rows * self._local.tables.num_outputs * values_of_visit
-        return max(least, min(self._first_turn / ITERATIONS_PER_TURN, max(LONG_ITERATION, MANY_PASSES * pass_work)))
+        return max(least, min(self._first_turn / ITERATIONS_PER_TURN, MANY_PASSES * pass_work))
 
     @property
     def _first_turn(self) -> float:
@@ -218,7 +214,7 @@ class CoordinatePasses:
 
     def _left(self, relative_gaps: Array) -> float:
         """Return what is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
-        goal = min(max(self._goal / self._correction, FINEST_GAP), 1.0)
+        goal = min(max(self._goal / self._correction, SLIGHT), 1.0)
         return float(np.log(np.clip(relative_gaps, goal, 1.0) / goal).sum())
 
     def _grown(self, w: Array, budget: Budget) -> Array:
@@ -235,11 +231,12 @@ class CoordinatePasses:
         assert self._descent is not None
         relative = relative_gaps(w, self._descent.gaps, self._local.dual_sums)
         self._last_gap = float(np.max(relative))
-        if not self._may_finish or self._last_gap <= FINEST_GAP:
+        if not self._may_finish or self._last_gap <= SLIGHT:
             return
         if self._race is None:
+            # Duals of before are near the end, where passes are slow and Newton steps fast: one step's work has to do.
             is_short = self._is_warm and self._is_narrow
-            self._race = Race(self._first_turn, DESCENT, WARM_STEPS / FIRST_STEPS if is_short else 1.0)
+            self._race = Race(self._first_turn, Method.DESCENT, 1.0 / FIRST_STEPS if is_short else 1.0)
         if not self.is_near:  # a certificate may end it all
             self._race.add(work, self._left(relative))
             self._has_turned = self.is_newton
@@ -269,7 +266,8 @@ class CoordinatePasses:
         if self._newton is None:
             self._newton = LocalNewton(self._local, AGAIN * self.tol)
         elif self._has_turned:
-            self._newton.offer([self._local.duals(k) for k in range(len(w))])
+            for k, finish in enumerate(self._newton.finishes):
+                finish.offer(self._local.duals(k))
         newton = self._newton
         before = newton.work
         if self._has_turned:
@@ -277,19 +275,19 @@ class CoordinatePasses:
         self._has_turned = False
         self.visit_all()  # Newton steps move duals that were settled
         newton.run(budget.is_spent, lambda: race.is_over(newton.work - before))
-        for k, duals in enumerate(newton.duals):
-            self._local.write_duals(k, duals)
+        for k, finish in enumerate(newton.finishes):
+            self._local.write_duals(k, finish.alpha)
         delta = newton.w() - w
-        self._last_gap = float(np.max(newton.relative_gaps))
+        self._last_gap = max(finish.relative_gap for finish in newton.finishes)
         race.add(newton.work - before, self._left(newton.relative_left))
         self._has_turned = not self.is_newton
         if self._descent is not None:
             self._descent.gaps[:] = np.inf  # not those of these duals
-        if newton.is_stuck or self._last_gap <= FINEST_GAP:
+        if newton.is_stuck or self._last_gap <= SLIGHT:
             self._end_newton(is_stuck=newton.is_stuck)
             self._local.forget("rows")
         has_given_up = newton.is_stuck and self._local.loss is not Loss.HINGE
-        gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
+        gaps = np.array([np.inf if has_given_up else finish.gap for finish in newton.finishes])
         return Update(
             delta=delta.ravel(),
             samples=count_all(self._local.chunks),

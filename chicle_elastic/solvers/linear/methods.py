@@ -25,14 +25,14 @@ from chicle_elastic.chunks.views import DataSchema
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS
-from chicle_elastic.solvers.linear.working_set.steps import FEW_VALUES, MOST_ROWS
 
 SMALL_VALUES = 1 << 18  # feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted
 MOST_COLUMNS = 2048  # columns, the intercept included, up to which the block has all of them
 MOST_BLOCK_VALUES = 1 << 22
 """Values that are sent, copied or kept beside the rows at most, all outputs together: 32 MiB. With more rows x columns
 a pass that is made again costs less than one that looks at several steps at once."""
-WIDE_COLUMNS = 1024  # columns of the block where it cannot have all
+MOST_ROWS = MOST_BLOCK_VALUES // 4  # rows for each of which a number is sent at most, several times
+FEW_VALUES = MOST_BLOCK_VALUES // 2  # values that are sent together with their columns at most
 CHEAP_PRODUCTS = 1 << 28  # multiplications that the second derivatives of all rows may take in any case
 ROWS_PER_COLUMN, ROWS_PER_SPARSE_COLUMN = 10, 100
 """Rows per column of a block that is only a preconditioner: in general, and where it has some columns of sparse rows.
@@ -111,7 +111,7 @@ def newton_state(loss: Loss | None, schema: DataSchema, *, num_outputs: int, num
     """How Newton's method goes about such data, from so many tasks on; a loss of real targets is None."""
     D, limit = schema.num_features + 1, most_block_columns(num_outputs)
     is_narrow = limit >= D
-    columns = D if is_narrow else min(limit, WIDE_COLUMNS)
+    columns = D if is_narrow else min(limit, MOST_COLUMNS // 2)
     if not is_narrow and num_tasks == 1:  # a pass costs no message, so a large block of few rows does not pay
         columns = min(columns, max(1, schema.num_rows // ROWS_PER_COLUMN))
     products = schema.num_rows * columns * columns // 2

@@ -25,7 +25,9 @@ from chicle_elastic.errors import UsageError
 
 TINY = float(np.finfo(np.float64).tiny)  # in place of an objective of 0
 EPSILON = float(np.finfo(np.float64).eps)
-SLIGHT = 1e-9  # share that is next to nothing: of a sum or a diagonal for rounding, of the inverse of a smallest step
+SLIGHT = 1e-9
+"""Share that is next to nothing: of a sum or a diagonal for rounding, of the inverse of a smallest step; and relative
+gap at which local Newton steps end, as rounding in their gradient is as large."""
 ROWS_IN_CACHE = 1 << 13  # So many rows at a time, what is found on the way to losses and slopes stays in the cache
 ROUNDING = 1e-20
 """Share of the squares of the targets below which what is left of them is rounding: a gap is not held against less. Of

@@ -6,7 +6,8 @@ number of rows read, and 1 if the task is the only one; what follows is a matter
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,20 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
-INTERRUPTED, ROWS, ALONE, HEAD = range(4)  # Places in the sums of a pass, and how many there are
+
+class Head(IntEnum):
+    """Places in the sums of a pass that come first."""
+
+    INTERRUPTED = 0
+    ROWS = 1
+    ALONE = 2
+
+
+HEAD = len(Head)
 
 
 class PassSolver(Solver):
     """Makes one pass over the local rows an iteration; the state says what it adds up."""
-
-    state_type: ClassVar[type[Any]]  # of the state
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
@@ -48,17 +56,17 @@ class PassSolver(Solver):
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """Make one pass over the local rows; a DataError names one that has a NaN or an infinity."""
-        state = self.state_type.look(budget.progress)
+        state = self.trainer.look(budget.progress)
         sums = np.zeros(state.sums_size(self.trainer.problem_of(state)))
-        sums[ALONE] = budget.num_ranks == 1
+        sums[Head.ALONE] = budget.num_ranks == 1
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=0.0)
         if budget.is_spent():
-            sums[INTERRUPTED] = 1.0
+            sums[Head.INTERRUPTED] = 1.0
         else:
             self.run_pass(state, model, sums, budget)
-        is_partial = bool(sums[INTERRUPTED] > 0)
-        sums[ROWS] = samples = 0 if is_partial else count_all(self.chunks)
+        is_partial = bool(sums[Head.INTERRUPTED] > 0)
+        sums[Head.ROWS] = samples = 0 if is_partial else count_all(self.chunks)
         return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
 
     def evaluate(self, model: Array, progress: Array) -> Update:

@@ -5,12 +5,11 @@ Packed means the lower triangle by rows, shape (h (h + 1) / 2,) for h columns.
 
 import threading
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg.blas import dsyrk, ssyrk
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg.lapack import dpotrf, dpotrs, dtpttr, dtrttp
 
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
@@ -20,39 +19,34 @@ CACHED_VALUES = 1 << 17  # values of a block, as float64, that stay in the cache
 MOST_EXACT = 256  # unknowns up to which equations are solved exactly whatever they are good for
 LEAST_ROWS = 1 << 8
 """Rows of a block: a product of fewer takes longer per row, and one of more leaves the cache."""
-SHARE_COPIED = 0.75  # share of the rows of a block with a weight up to which only these are copied
 FEW_COLUMNS = 96
 """Columns up to which their products take little longer than reading the rows, and NumPy's BLAS is faster than scipy's,
 which adds to a sum without another array."""
-MOST_LISTED = 1 << 9
-"""Columns up to which the places of the triangle are kept as a list; beyond, a list takes longer to read than rows."""
 
 
 ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 
 
-@lru_cache(maxsize=8)
-def _places(size: int) -> Array:
-    """Places of the lower triangle in a square matrix of C order, by rows, int64."""
-    return np.flatnonzero(np.tri(size, dtype=bool).reshape(-1))
-
-
-@lru_cache(maxsize=8)
-def triangle(size: int) -> tuple[Array, Array]:
-    """Row and column of each value of the lower triangle, by rows, int64; for few columns (`MOST_LISTED`)."""
-    return np.tril_indices(size)
-
-
 def pack(matrix: Array, out: Array) -> None:
-    """Add the lower triangle of a square matrix to `out`, which is packed."""
-    size = len(matrix)
-    if size <= MOST_LISTED and matrix.flags.c_contiguous:
-        out += matrix.reshape(-1).take(_places(size))
-        return
-    start = 0
-    for row in range(size):
-        out[start : start + row + 1] += matrix[row, : row + 1]
-        start += row + 1
+    """Add the lower triangle of a square matrix (C-contiguous) to `out`, which is packed."""
+    out += dtrttp(matrix.T)[0]  # the lower triangle by rows is the upper one by columns
+
+
+def unpack(packed: Array, size: int) -> Array:
+    """Return the matrix of shape (size, size) whose lower triangle is `packed`, and which is 0 above."""
+    return np.asarray(dtpttr(size, packed)[0].T)
+
+
+def symmetric(packed: Array, size: int) -> Array:
+    """Return the symmetric matrix of shape (size, size) whose lower triangle is `packed`."""
+    matrix = unpack(packed, size)
+    matrix += np.tril(matrix, -1).T
+    return matrix
+
+
+def packed_diagonal(packed: Array, size: int) -> Array:
+    """Return the diagonal of a packed triangle, shape (size,)."""
+    return packed[np.cumsum(np.arange(1, size + 1)) - 1]
 
 
 def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
@@ -72,51 +66,6 @@ def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
 def cholesky_solve(factor: Array, right: Array) -> Array:
     """Solve L L^T x = right, for a factor that `cholesky_factor` found and a vector of shape (n,)."""
     return np.asarray(dpotrs(factor.T, right, lower=0)[0])
-
-
-def unpack(packed: Array, size: int) -> Array:
-    """Return the matrix of shape (size, size) whose lower triangle is `packed`.
-
-    It is 0 above: callers scale all of it, and a signalling NaN in memory that was not cleared would be a fault.
-    """
-    if size <= MOST_LISTED:
-        matrix = np.zeros(size * size)
-        matrix[_places(size)] = packed
-        return matrix.reshape(size, size)
-    matrix = np.zeros((size, size))
-    start = 0
-    for row in range(size):
-        matrix[row, : row + 1] = packed[start : start + row + 1]
-        start += row + 1
-    return matrix
-
-
-@lru_cache(maxsize=8)
-def diagonal_places(size: int) -> Array:
-    """Places of the diagonal in a packed triangle, int64."""
-    return np.cumsum(np.arange(1, size + 1)) - 1
-
-
-@lru_cache(maxsize=8)
-def _mirrored_places(size: int) -> Array:
-    """Place in a packed triangle of each value of the symmetric matrix, shape (size, size), int64."""
-    rows, columns = np.indices((size, size))
-    later, earlier = np.maximum(rows, columns), np.minimum(rows, columns)
-    return np.asarray(later * (later + 1) // 2 + earlier)
-
-
-def symmetric(packed: Array, size: int) -> Array:
-    """The symmetric matrix of shape (size, size) whose lower triangle is `packed`."""
-    if size <= MOST_LISTED:
-        return packed.take(_mirrored_places(size))
-    matrix = unpack(packed, size)
-    matrix += np.tril(matrix, -1).T
-    return matrix
-
-
-def packed_diagonal(packed: Array, size: int) -> Array:
-    """The diagonal, shape (size,)."""
-    return packed.take(diagonal_places(size))
 
 
 def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
@@ -171,7 +120,7 @@ def add_dense_products(
             num_curved = np.count_nonzero(scale)
             if num_curved == 0:
                 continue
-            curved = np.flatnonzero(scale) if num_curved <= SHARE_COPIED * len(rows) else None
+            curved = np.flatnonzero(scale) if num_curved < len(rows) else None
             num_chosen = len(rows) if curved is None else len(curved)
             if num_filled + num_chosen > len(buffer):
                 _add_square(total, buffer[:num_filled])

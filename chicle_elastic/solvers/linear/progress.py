@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
-from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -46,21 +45,16 @@ def no_numbers() -> Numbers:
 class _Plan:
     """Layout of one class as values."""
 
-    scalars: tuple[str, ...]  # names of its scalars
-    values: Callable[[Any], tuple[float, ...]]  # finds them in a state
-    # names of those that are no float, and what makes one of a float
-    read: tuple[tuple[str, Callable[[float], Any]], ...]
-    arrays: tuple[str, ...]  # names of its arrays
-    numbers: frozenset[str]  # those of integers
-    rows: dict[str, str]  # of those of two dimensions, the scalar that says how many rows there are
+    read: dict[str, Callable[[float], Any]]  # by name of its scalars, what makes one of a float
     empty: dict[str, Array]  # its arrays without a value, by name
+    rows: dict[str, str]  # of those of two dimensions, the scalar that says how many rows there are
     parts: tuple[str, Any]  # name and class of its list of parts; ("", None) for none
     kind: float  # a number that no class with other fields has, but by chance
 
     @property
     def width(self) -> int:
         """Scalars and lengths."""
-        return len(self.scalars) + len(self.arrays)
+        return len(self.read) + len(self.empty)
 
 
 def _plan(cls: Any) -> _Plan:
@@ -69,27 +63,19 @@ def _plan(cls: Any) -> _Plan:
 
 @cache
 def _cached_plan(cls: Any) -> _Plan:
-    scalars, arrays, parts = [], [], ("", None)
+    read, empty, parts = {}, {}, ("", None)
+    rows: dict[str, str] = {}
     for field in fields(cls):
         if field.type in (Array, Numbers):
-            arrays.append(field)
+            empty[field.name] = NO_NUMBERS if field.type == Numbers else NOTHING
+            rows |= {field.name: field.metadata[ROWS]} if ROWS in field.metadata else {}
         elif typing.get_origin(field.type) is list:
             parts = field.name, typing.get_args(field.type)[0]
         else:
-            scalars.append(field)
-    names = tuple(field.name for field in scalars), tuple(field.name for field in arrays)
+            read[field.name] = _reader(field.type)
     of_part = 0.0 if parts[1] is None else _plan(parts[1]).kind
-    return _Plan(
-        scalars=names[0],
-        values=attrgetter(*names[0]),
-        read=tuple((field.name, _reader(field.type)) for field in scalars if field.type is not float),
-        arrays=names[1],
-        numbers=frozenset(field.name for field in arrays if field.type == Numbers),
-        rows={field.name: field.metadata[ROWS] for field in arrays if ROWS in field.metadata},
-        empty={field.name: NO_NUMBERS if field.type == Numbers else NOTHING for field in arrays},
-        parts=parts,
-        kind=float(zlib.crc32(repr((cls.__qualname__, *names, of_part)).encode())),
-    )
+    names = cls.__qualname__, tuple(read), tuple(empty), of_part
+    return _Plan(read=read, empty=empty, rows=rows, parts=parts, kind=float(zlib.crc32(repr(names).encode())))
 
 
 def _reader(kind: Any) -> Callable[[float], Any]:
@@ -111,7 +97,7 @@ class ProgressState:
 
     def kept(self) -> tuple[str, ...]:
         """Return the names of the arrays that the next pass needs; by default all."""
-        return _plan(type(self)).arrays
+        return tuple(_plan(type(self)).empty)
 
     def encode(self) -> Array:
         """Make one vector, float64. The state is kept with it, and is left as `decode` would have it."""
@@ -120,6 +106,10 @@ class ProgressState:
         _fill(self, head, vector)
         _keep(vector, self)
         return vector
+
+    def head(self) -> list[float]:
+        """Return what a vector has before its arrays."""
+        return self._pieces()[0]
 
     def _pieces(self) -> tuple[list[float], list[Array]]:
         """Return the head, and all arrays of the vector, of which the head is the first."""
@@ -190,7 +180,7 @@ def _add(
     The vector of another state is written piece by piece where that state stands in place of it, and never by itself.
     """
     kept = state.kept()
-    head += plan.values(state)
+    head += [float(getattr(state, name)) for name in plan.read]
     for name in plan.empty:
         value = getattr(state, name) if name in kept else NOTHING
         pieces = value._pieces()[1] if isinstance(value, ProgressState) else [value.reshape(-1)]
@@ -200,10 +190,7 @@ def _add(
 
 def _fields(plan: _Plan, values: list[float]) -> dict[str, Any]:
     """Read the scalars; arrays are empty."""
-    found: dict[str, Any] = dict(zip(plan.scalars, values, strict=False))
-    for name, read in plan.read:
-        found[name] = read(found[name])
-    return found | plan.empty
+    return {name: read(value) for (name, read), value in zip(plan.read.items(), values, strict=False)} | plan.empty
 
 
 def _fill(state: ProgressState, head: list[float], vector: Array) -> None:
@@ -215,14 +202,14 @@ def _fill(state: ProgressState, head: list[float], vector: Array) -> None:
         all_of_them += [(each, _plan(part)) for each in getattr(state, name)]
     first, end = 1, len(head)
     for each, plan in all_of_them:
-        lengths = head[first + len(plan.scalars) : first + plan.width]
+        lengths = head[first + len(plan.read) : first + plan.width]
         for (field, array), length in zip(plan.empty.items(), lengths, strict=True):
             if length:
                 begin, end = end, end + int(length)
                 array = vector[begin:end]
                 if field in plan.rows:
                     array = array.reshape(getattr(each, plan.rows[field]), -1)
-                elif field in plan.numbers:
+                elif plan.empty[field] is NO_NUMBERS:
                     array = array.astype(np.int64)
             setattr(each, field, array)
         first += plan.width + (each is state)

@@ -12,10 +12,8 @@ import math
 ROW_VALUES = 32
 """What a visit of a pass costs besides the values of the row: the step waits for the margin."""
 CACHED_ROW_VALUES = 12
-"""The same where all rows are in the cache."""
-LOOK_VALUES = 8
-"""What it costs not to visit a row."""
-PASS_VALUES, STEP_VALUES = 1 << 16, 1 << 17
+"""The same where all rows are in the cache, and what it costs not to visit a row."""
+PASS_VALUES = 1 << 16
 """What it costs to begin a pass, and to take a Newton step of an output, at all."""
 DENSE_VALUE = 0.25
 """A value of dense rows in a product with a vector, and in a pass; one of sparse rows is the unit."""

@@ -5,6 +5,8 @@ and kernels go through it at the speed of memory. D is num_features + 1, the int
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,10 +15,10 @@ import scipy.sparse
 from chicle_elastic.chunks.rows import as_floats, matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.linear.methods import CHEAP_PRODUCTS, MOST_BLOCK_VALUES, SMALL_VALUES
-from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 from chicle_elastic.solvers.linear.products import ALL as ALL
 from chicle_elastic.solvers.linear.products import (
     CACHED_VALUES,
+    LEAST_ROWS,
     add_dense_products,
     column_places,
     is_rough_copy_cheaper,
@@ -132,10 +134,8 @@ class MergedRows:
 
     def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
         """See `NewtonRows`."""
-        if self.is_sparse:
-            return _dense(self._matrix[which], columns).astype(_dtype(is_rough), copy=False)
-        rows = np.asarray((self._in_float32() if is_rough else self._matrix).take(which, axis=0))
-        return rows[:, columns] if len(columns) else rows
+        matrix = self._in_float32() if is_rough and not self.is_sparse else self._matrix
+        return _dense(matrix[which], columns).astype(_dtype(is_rough), copy=False)
 
     def taken(self, which: Array) -> Any:
         """Copy the rows of these numbers, ascending; dense or CSR, float64."""
@@ -161,6 +161,11 @@ class ChunkedRows:
         self.num_rows = tables.num_rows
         self.num_columns = tables.rows.num_features + 1
         self._copy_in_float32: MergedRows | None = None
+
+    @cached_property
+    def _matrices(self) -> list[Any]:
+        """Return the rows of each chunk, dense or CSR."""
+        return [matrix_of(block.rows) for block in self._tables.keep_alive]
 
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""
@@ -214,7 +219,7 @@ class ChunkedRows:
                 self._tables.rows, lengths, self._starts, self._intercept, weights, places, *_room(size), out
             )
         else:
-            parts = _made_dense([matrix_of(block.rows) for block in blocks], weights, features)
+            parts = _made_dense(self._matrices, weights, features)
             add_dense_products(parts, weights[weights != 0], ALL, intercept, out)
 
     def _is_copy_cheaper(self, num_rows: int) -> bool:
@@ -226,11 +231,7 @@ class ChunkedRows:
     def _rough_copy(self) -> MergedRows:
         """Copy sparse rows."""
         if self._copy_in_float32 is None:
-            copy = np.empty((self.num_rows, self.num_columns), np.float32)
-            with np.errstate(over="ignore"):
-                for number, block in enumerate(self._tables.keep_alive):
-                    _fill(matrix_of(block.rows), copy[self._starts[number] : self._starts[number + 1]])
-            copy[:, -1] = self._intercept
+            copy = self.dense(np.arange(self.num_rows), is_rough=True)
             self._copy_in_float32 = MergedRows(copy, has_intercept=self._intercept != 0.0)
         return self._copy_in_float32
 
@@ -244,32 +245,26 @@ class ChunkedRows:
         if has_intercept:
             dense[:, -1] = self._intercept
         if len(features) or not len(columns):
+            begin, into = 0, dense[:, :-1] if has_intercept else dense
             with np.errstate(over="ignore"):
-                self._copy(which, features, dense[:, :-1] if has_intercept else dense)
+                for rows in self._chosen(which):
+                    end = begin + rows.shape[0]
+                    into[begin:end] = _dense(rows, features)
+                    begin = end
         return dense
 
-    def _copy(self, which: Array, features: Array, dense: Array) -> None:
-        """Fill in `features` of rows, all if empty."""
+    def _chosen(self, which: Array) -> Iterator[Any]:
+        """Yield the rows of these numbers, ascending, chunk by chunk, where it has some."""
         cuts = np.searchsorted(which, self._starts)
-        for number, block in enumerate(self._tables.keep_alive):
-            begin, end = int(cuts[number]), int(cuts[number + 1])
+        for matrix, start, (begin, end) in zip(self._matrices, self._starts, pairwise(cuts), strict=False):
             if begin < end:
-                chosen, into = which[begin:end] - self._starts[number], dense[begin:end]
-                if isinstance(block.rows, CsrRows):
-                    _spread_sparse(block.rows, chosen, features, into)
-                else:
-                    part = block.rows[chosen]
-                    into[...] = as_floats(part[:, features] if len(features) else part)
+                yield matrix[which[begin:end] - start]
 
     def taken(self, which: Array) -> Any:
         """Copy the rows of these numbers, ascending, which are sparse: CSR, float64."""
-        cuts, parts = np.searchsorted(which, self._starts), []
-        for number, block in enumerate(self._tables.keep_alive):
-            begin, end = int(cuts[number]), int(cuts[number + 1])
-            if begin < end:
-                parts.append(matrix_of(block.rows)[which[begin:end] - self._starts[number]])
         column = scipy.sparse.csr_array(np.full((len(which), 1), self._intercept))
-        return scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
+        rows = scipy.sparse.vstack(list(self._chosen(which)))
+        return scipy.sparse.hstack([rows, column], format="csr", dtype=np.float64)
 
     def rough_copy(self, which: Array) -> NewtonRows | None:
         """See `NewtonRows`."""
@@ -323,38 +318,18 @@ def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator
     for matrix in matrices:
         which = np.flatnonzero(weights[first : first + matrix.shape[0]])
         first += matrix.shape[0]
-        for begin in range(0, len(which), ROWS_IN_CACHE // 2):
-            yield _dense(matrix[which[begin : begin + ROWS_IN_CACHE // 2]], columns)
-
-
-def _fill(rows: Any, dense: Array) -> None:
-    """Write a CSR matrix into an array that has at least as many columns, with zeros where it has no entry."""
-    entries = rows.data.astype(dense.dtype, copy=False), rows.indices, rows.indptr
-    scipy.sparse.csr_array(entries, shape=dense.shape).toarray(out=dense)
-
-
-def _spread_sparse(rows: CsrRows, which: Array, columns: Array, out: Array) -> None:
-    """Write the rows of these numbers, or these columns of them, to `out` of shape (len(which), columns).
-
-    Without a matrix of scipy in between, which for a few rows takes ten times as long to be made.
-    """
-    starts = rows.indptr[which].astype(np.int64)
-    lengths = rows.indptr[which + 1].astype(np.int64) - starts
-    behind = np.cumsum(lengths)
-    entries = np.arange(lengths.sum()) + np.repeat(starts - behind + lengths, lengths)
-    row_of, found = np.repeat(np.arange(len(which)), lengths), rows.indices[entries]
-    out[...] = 0.0
-    if len(columns):
-        found = column_places(columns, rows.num_features)[found]
-        is_there = found >= 0
-        row_of, found, entries = row_of[is_there], found[is_there], entries[is_there]
-    out[row_of, found] = rows.values[entries]
+        step = max(CACHED_VALUES // (len(columns) or matrix.shape[1]), LEAST_ROWS)
+        for begin in range(0, len(which), step):
+            yield _dense(matrix[which[begin : begin + step]], columns)
 
 
 def _dense(rows: Any, columns: Array) -> Array:
-    """A CSR matrix as an array, or these columns of it; what scipy does for that takes longer than what it selects."""
+    """Return a matrix, dense or CSR, as an array, or these columns of it."""
+    if not scipy.sparse.issparse(rows):
+        return as_floats(rows[:, columns] if len(columns) else rows)
     if not len(columns):
         return np.asarray(rows.toarray())
+    # What scipy does to select columns takes longer than this.
     found = column_places(columns, rows.shape[1])[rows.indices]
     is_there = found >= 0
     row_of = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))

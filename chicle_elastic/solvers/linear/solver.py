@@ -15,17 +15,15 @@ from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.parts import NewtonParts
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.pass_solver import PassSolver, count_all
+from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
 from chicle_elastic.solvers.linear.working_set.solution import solve, tells_if_long
-from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState, sums_size
+from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
 
 class LinearSolver(PassSolver):
     """One per uni-task."""
-
-    state_type = NewtonState
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx, trainer)
@@ -63,43 +61,36 @@ class LinearSolver(PassSolver):
         or an infinity.
         """
         self._rebuilt = None
-        if NewtonState.is_of(budget.progress):
+        if not self.trainer.reads_all(budget.progress):
+            return self._solve_working_set(WorkingSetState.look(budget.progress), model, budget)
+        if not self.trainer.may_be_cut(budget.progress):
             return super().solve(model, budget)
-        if WorkingSetState.is_of(budget.progress):
-            state = WorkingSetState.look(budget.progress)
-            if state.phase is not WorkingSetPhase.DESCEND:
-                return self._round(state, model, budget)
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         return self._coordinates.run(model, budget)
 
-    def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
-        """See `newton.parts`."""
-        self._newton_parts(state).run(state, model.reshape(-1, state.D), budget, sums)
-
-    def _round(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:
-        """A pass of the working set."""
-        sums = np.zeros(sums_size(state, len(model)))
-        w = model.reshape(state.num_outputs, -1)
-        parts = Sums(state, w.shape[1], sums)
-        if state.phase is WorkingSetPhase.SOLVE:
-            if budget.rank == state.turn % budget.num_ranks:
-                with tells_if_long(state):
-                    solve(state, w, parts, self.local, tol=self._tol, ctx=self.ctx, budget=budget)
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        if budget.is_spent():
-            sums[0] = 1.0
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        if not self.chunks:
-            return Update(delta=sums, samples=0, weight=1.0)
+    def run_pass(self, state: NewtonState | WorkingSetState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `newton.parts` and `working_set.passes`."""
+        w = model.reshape(-1, state.D)
+        if isinstance(state, NewtonState):
+            self._newton_parts(state).run(state, w, budget, sums)
+            return
         self._coordinates.visit_all()
-        passes = self._working_set_passes()
+        passes, parts = self._working_set_passes(), Sums(state, sums)
         if state.phase is WorkingSetPhase.SELECT:
             passes.write_duals(state)
             passes.select(state, w, parts)
         else:
             passes.gather(state, parts)
-        return Update(delta=sums, samples=count_all(self.chunks), weight=1.0)
+
+    def _solve_working_set(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:
+        """Solve for the rows of the working set, if it is the turn of this task."""
+        sums = np.zeros(state.sums_size())
+        if budget.rank == state.turn % budget.num_ranks:
+            w = model.reshape(-1, state.D)
+            with tells_if_long(state):
+                solve(state, w, Sums(state, sums), self.local, tol=self._tol, ctx=self.ctx, budget=budget)
+        return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
 
     def recover(self, model: Array) -> Array:
         """w of the local duals, in float64, flattened. Rows whose duals are 0 are not looked at: all tasks wait."""

@@ -24,7 +24,14 @@ from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Verdict
 from chicle_elastic.solvers.linear.agreement import dots
-from chicle_elastic.solvers.linear.certified import PATIENCE, CertifiedTrainer, largest_ratio, num_outputs
+from chicle_elastic.solvers.linear.certified import (
+    AGAIN,
+    PATIENCE,
+    CertifiedTrainer,
+    correction,
+    largest_ratio,
+    num_outputs,
+)
 from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_state
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
@@ -32,11 +39,7 @@ from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set import steps as rounds
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
-from chicle_elastic.solvers.linear.working_set.state import sums_size as rounds_size
 
-AGAIN = 0.8
-"""Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
-passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
 FAR_BELOW = 0.1
 """Share of the goal below which nothing is waited for after the last certificate: an iteration may take long."""
 GIVEN_UP = np.array([-1.0])
@@ -65,8 +68,7 @@ class LinearTrainer(CertifiedTrainer):
     """
 
     name = "CoCoA"
-    state_type = NewtonState
-    steps: ClassVar[Any] = steps
+    machines: ClassVar[Any] = {NewtonState: steps, WorkingSetState: rounds}
     sums_by_output = "loss", "gap", "dual"
     loss: str = "hinge"
     C: float = 1.0
@@ -118,27 +120,24 @@ class LinearTrainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
-        if NewtonState.is_of(progress):
+        state = self.look(progress)
+        if isinstance(state, NewtonState):
             return CertifiedTrainer.begin(self, schema, model, progress, num_tasks)
         if self.algorithm == "cocoa":
             return NO_PROGRESS
         method = self._choice(schema, num_tasks).method
-        descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
-        is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
-        is_large = descent is not None and (
-            descent.phase is WorkingSetPhase.GIVE_UP or (not is_slow and Loss.named(self.loss) is not Loss.HINGE)
+        is_slow = state is not None and not state.descends
+        is_large = state is not None and (
+            state.phase is WorkingSetPhase.GIVE_UP or (state.descends and Loss.named(self.loss) is not Loss.HINGE)
         )
         if method is Method.NEWTON or is_large or np.array_equal(progress, GIVEN_UP):
             return CertifiedTrainer.begin(self, schema, model, NO_PROGRESS, num_tasks)
         if method is Method.COORDINATES and not is_slow:
             return NO_PROGRESS
-        if descent is None:
-            return rounds.start(self.num_outputs(schema), schema.num_rows).encode()
-        if descent.phase is WorkingSetPhase.REST:
-            descent = WorkingSetState.take(progress)
-            rounds.reopen(descent)
-            return descent.encode()
-        return progress
+        if state is None:
+            outputs = self.num_outputs(schema)
+            return WorkingSetState(num_outputs=outputs, D=schema.num_features + 1, num_rows=schema.num_rows).encode()
+        return CertifiedTrainer.begin(self, schema, model, progress, num_tasks)
 
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
         outputs = self.num_outputs(schema)
@@ -162,47 +161,39 @@ class LinearTrainer(CertifiedTrainer):
 
     def may_be_cut(self, progress: Array) -> bool:
         """Coordinate descent may: w = w(alpha) after any part of a pass. The sums of other methods need every row."""
-        if WorkingSetState.is_of(progress):
-            return WorkingSetState.look(progress).phase is WorkingSetPhase.DESCEND
-        return not NewtonState.is_of(progress)
+        state = self.look(progress)
+        return state is None or (isinstance(state, WorkingSetState) and state.descends)
 
     def reads_all(self, progress: Array) -> bool:
         """Say no where one task solves for rows that the others have sent."""
-        is_round = WorkingSetState.is_of(progress)
-        return not is_round or WorkingSetState.look(progress).phase is not WorkingSetPhase.SOLVE
+        state = self.look(progress)
+        return not (isinstance(state, WorkingSetState) and state.phase is WorkingSetPhase.SOLVE)
 
     def update_size(self, model: Array, progress: Array) -> int:
         """The change of w, or the sums of a pass of another method."""
-        if WorkingSetState.is_of(progress):
-            return rounds_size(WorkingSetState.look(progress), len(model))
-        return CertifiedTrainer.update_size(self, model, progress) if NewtonState.is_of(progress) else len(model)
+        return len(model) if self.look(progress) is None else CertifiedTrainer.update_size(self, model, progress)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps` and `working_set.steps` for what is more than a sum."""
-        if NewtonState.is_of(progress):
-            return CertifiedTrainer.advance(self, model, progress, summed)
-        if not WorkingSetState.is_of(progress):
-            has_given_up = self.loss != "hinge" and np.isinf(_column(summed.metrics, "gap")).any()
-            return self.merge(model, summed.delta, summed.weight), GIVEN_UP if has_given_up else progress
-        state = WorkingSetState.take(progress)
-        if state.phase is WorkingSetPhase.DESCEND:
+        if self.may_be_cut(progress):
             model = self.merge(model, summed.delta, summed.weight)
+            if not WorkingSetState.is_of(progress):
+                has_given_up = self.loss != "hinge" and np.isinf(_column(summed.metrics, "gap")).any()
+                return model, GIVEN_UP if has_given_up else progress
+            state = WorkingSetState.take(progress)
             rounds.descended(state, self._estimated_gap(model, summed.metrics), self.tol)
         else:
-            with np.errstate(over="ignore", invalid="ignore"):
-                model = rounds.advance(state, model, summed.delta, self.tol)
-        return model, GIVEN_UP if state.num_stalls >= PATIENCE else state.encode()
+            model, state = self.advanced(model, progress, summed)
+        has_stalled = isinstance(state, WorkingSetState) and state.num_stalls >= PATIENCE
+        return model, GIVEN_UP if has_stalled else state.encode()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """w of the duals that a Newton run has written at its end, where w is not quite that."""
-        if WorkingSetState.is_of(progress):
+        state = self.look(progress)
+        if isinstance(state, WorkingSetState):
             # A job that is interrupted after SOLVE has a model of duals that this evaluation has only now overwritten.
-            phase = WorkingSetState.look(progress).phase
-            return None if phase in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST) else contribution
-        if not NewtonState.is_of(progress):
-            return None
-        state = NewtonState.look(progress)
-        if not state.has_newton_duals:
+            return None if state.descends or state.is_at_rest else contribution
+        if state is None or not state.has_newton_duals:
             return None
         found = model.reshape(len(state.outputs), -1).copy()
         for w, of_duals, output in zip(found, contribution.reshape(found.shape), state.outputs, strict=True):
@@ -244,18 +235,9 @@ class LinearTrainer(CertifiedTrainer):
 
     def estimate(self, model: Array, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        if NewtonState.is_of(report.progress):
+        if self.look(report.progress) is not None:
             return CertifiedTrainer.estimate(self, model, report)
-        if WorkingSetState.is_of(report.progress):
-            return WorkingSetState.look(report.progress).gap
-        if np.array_equal(report.progress, GIVEN_UP):
-            return np.inf
-        return self._estimated_gap(model, report.metrics)
-
-    def _rests(self, progress: Array) -> bool:
-        if WorkingSetState.is_of(progress):
-            return WorkingSetState.look(progress).phase is WorkingSetPhase.REST
-        return CertifiedTrainer._rests(self, progress)
+        return np.inf if np.array_equal(report.progress, GIVEN_UP) else self._estimated_gap(model, report.metrics)
 
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
         """Return the gap as coordinate descent has summed it while w moved."""
@@ -270,19 +252,14 @@ class LinearTrainer(CertifiedTrainer):
         since = report.iteration - report.last_certificate
         is_first, is_alone = report.last_certificate == 0, report.num_tasks == 1
         goal = AGAIN * self.tol if is_alone and not is_first else self.tol
-        expected = gap * _correction(report)
+        figures = report.last_figures
+        expected = gap * correction(figures.get("duality_gap", 0.0), figures.get("duality_gap_estimate", 0.0))
         is_near = expected <= goal and (expected <= FAR_BELOW * goal or since >= max(1, report.last_certificate // 50))
         is_long_ago = since >= max(16, report.last_certificate)
         is_last = report.iteration >= report.max_iterations
         if is_last or (report.is_complete and (is_near or is_long_ago)):
             return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")
         return Verdict(action=Action.GO_ON)
-
-
-def _correction(report: Report) -> float:
-    """Return what the last certificate found as a multiple of its estimate; half before, for w still moved then."""
-    estimate, found = (report.last_figures.get(name, 0.0) for name in ("duality_gap_estimate", "duality_gap"))
-    return min(max(found / estimate, 0.1), 10.0) if estimate > 0 and found > 0 else 0.5
 
 
 def _column(metrics: Mapping[str, float], name: str) -> Array:

@@ -16,13 +16,11 @@ from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels.penalised import descend_columns
+from chicle_elastic.solvers.linear.certified import MOST_INNER
 from chicle_elastic.solvers.linear.l1.objective import Objective
-from chicle_elastic.solvers.linear.l1.subproblem import PATIENCE
-from chicle_elastic.solvers.linear.newton.conjugate import MOST_PRODUCTS
+from chicle_elastic.solvers.linear.l1.subproblem import ROUNDS
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.tables import LocalTables
-
-NEARLY_STEEP = 0.9  # share of l1 from which the slope of a weight that is 0 makes it one that may change
 
 
 class Columns:
@@ -61,17 +59,18 @@ class Columns:
         goal = accuracy * float(off.sum())
         if not np.isfinite(goal):
             return np.zeros(len(w))
-        places = np.flatnonzero((w != 0) | (np.abs(gradients) > NEARLY_STEEP * l1))
+        # Weights that are 0 may change where their slopes are off, or would be if they changed by what may be left.
+        places = np.flatnonzero((w != 0) | (np.abs(gradients) > (1.0 - accuracy) * l1))
         squares = np.zeros(len(w))
         squares[places] = self._of(places).power(2).T @ curvatures
         # Damping is an l2 penalty on the way from the start.
         l2, offsets, residuals = self._l2 + damping, damping * start, slopes.copy()
-        for number in range(PATIENCE):
+        for number in range(ROUNDS):
             if number:
                 self._go_along_face(curvatures, squares + l2, l2, offsets, goal, w, residuals)
             matrix = self._starts, self._rows, self._values
             model = curvatures, squares, l1, l2, offsets
-            left = descend_columns(*matrix, *model, PATIENCE, goal, places.copy(), residuals, w)
+            left = descend_columns(*matrix, *model, ROUNDS, goal, places.copy(), residuals, w)
             if left <= goal or budget.is_spent():
                 break
         return w - start
@@ -99,7 +98,7 @@ class Columns:
         enough = goal / np.sqrt(max(len(places), 1))
         second = LinearOperator(shape, lambda p: columns.T @ (curvatures * (columns @ p)) + l2 * p, dtype=np.float64)
         inverse = LinearOperator(shape, lambda p: p / diagonal, dtype=np.float64)
-        step, _ = cg(second, right, atol=enough, maxiter=MOST_PRODUCTS, M=inverse)
+        step, _ = cg(second, right, atol=enough, maxiter=MOST_INNER, M=inverse)
         if not np.isfinite(step).all():
             return
         has_crossed = (np.sign(start + step) != signs) & (l1 > 0)

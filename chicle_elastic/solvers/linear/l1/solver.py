@@ -13,7 +13,7 @@ from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase
-from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
+from chicle_elastic.solvers.linear.pass_solver import HEAD, Head, PassSolver
 from chicle_elastic.solvers.linear.rows import add_dense
 from chicle_elastic.solvers.linear.tables import Bounds
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 class L1Solver(PassSolver):
     """One per uni-task."""
-
-    state_type = L1State
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx, trainer)
@@ -53,7 +51,7 @@ class L1Solver(PassSolver):
         outputs = zip(state.outputs, model.reshape(-1, D), state.parts(sums), self._targets_of(state), strict=True)
         for k, (output, w, part, targets) in enumerate(outputs):
             if budget.is_spent() and output.phase is not NewtonPhase.COLUMNS:
-                sums[INTERRUPTED] = 1.0
+                sums[Head.INTERRUPTED] = 1.0
                 return
             self._pass(state, k, w, part, targets, budget)
 

@@ -37,15 +37,16 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import SAME, dot
-from chicle_elastic.solvers.linear.certified import PATIENCE, TINY, has_progress
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, PATIENCE, TINY, has_progress
 from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
-from chicle_elastic.solvers.linear.l1.subproblem import SLOPE_SHARE, minimise, step_with_signs, worst_slope
+from chicle_elastic.solvers.linear.l1.subproblem import minimise, step_with_signs, worst_slope
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
+from chicle_elastic.solvers.linear.newton.conjugate import ETA, LEAST_ETA
 from chicle_elastic.solvers.linear.newton.directions import JITTERS
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase
-from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_REACH, LEAST_SHARE
+from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_REACH
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import MOST_EXACT, symmetric
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
@@ -53,10 +54,6 @@ from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 SHORT = 0.2
 """Share of a direction below which it was much too long: the model does not foresee rows whose curvature begins there,
 as on separable data with the squared hinge. And below which it leads nowhere."""
-MOST_LEFT = 0.1  # share of how far slopes are off that a solution may leave, less where the gap is smaller than that
-LEFT_OF_FEW = 1e-3
-"""The same over few columns, where a solution takes less time than a pass. Over 9 tables 0.1 takes more passes, and 0 a
-sixth more time than 0.001 for the same passes; 0.01 takes 4 % more."""
 
 
 def reopen(state: L1State, objective: Objective, model: Array) -> None:
@@ -261,7 +258,7 @@ def damping(state: L1State, output: L1Output, objective: Objective) -> Array:
 
 def accuracy(output: L1Output) -> float:
     """Return the share of how far slopes are off that a solution may leave."""
-    return min(MOST_LEFT, output.gap) if np.isfinite(output.gap) else MOST_LEFT
+    return min(ETA, output.gap) if np.isfinite(output.gap) else ETA
 
 
 def _solve(state: L1State, w: Array, output: L1Output, objective: Objective) -> None:
@@ -311,12 +308,13 @@ def _solution(state: L1State, output: L1Output, places: Array, w: Array, objecti
         if state.has_last_word:
             found, is_found = step_with_signs(H, q, w, l1=l1, l2=l2), True
         else:
-            least = SLOPE_SHARE * objective.tol * l1
+            least = LEAST_SHARE * objective.tol * l1
             most = enough = least
             if not state.is_parabola:
                 share, worst = accuracy(output), worst_slope(q, w, l1, l2)
                 most = max(least, share * worst)
-                enough = max(least, min(share, LEFT_OF_FEW) * worst) if size <= MOST_EXACT else most
+                # Over few columns a solution takes less time than a pass.
+                enough = max(least, min(share, LEAST_ETA) * worst) if size <= MOST_EXACT else most
             elif state.is_whole:
                 enough = 0.0
             found, is_found = minimise(H, q, w, l1=l1, l2=l2, enough=enough, accuracy=most)

@@ -18,16 +18,12 @@ another one crosses 0 or all slopes are as they should be (the active set method
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.certified import MOST_REPEATS
+from chicle_elastic.solvers.linear.certified import MOST_INNER, MOST_REPEATS, PATIENCE
 from chicle_elastic.solvers.linear.newton.directions import JITTERS
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
-SLOPE_SHARE = 0.05  # share of tol that slopes may be off at a solution, by l1
-SWEEPS = 100
-"""Over the weights that are not 0, before an exact step; while their signs change much, sweeps are what helps."""
-MOST_CUTS = 3  # Factors for one exact step, each with fewer weights than the one before
 ROUNDING = JITTERS[0]  # and share of the largest slope at w = 0; its square is that of f(w0) that ends sweeps early
-PATIENCE = 10
+ROUNDS = 10
 """Rounds after which a solution will do whose signs still change, for rounding; entries of each weight, one by one."""
 
 
@@ -53,13 +49,14 @@ def minimise(
         descend(H, everything, l1, l2, 1, 0.0, slopes, w)
         if not is_singular and np.array_equal(np.sign(w), settled):
             return w, True
-        if worst_slope(slopes, w, l1, l2) <= (enough if number < PATIENCE else max(enough, accuracy)):
+        if worst_slope(slopes, w, l1, l2) <= (enough if number < ROUNDS else max(enough, accuracy)):
             return w, True
-        if is_singular and number >= PATIENCE:
+        if is_singular and number >= ROUNDS:
             return _one_by_one(H, q, start, l1=l1, l2=l2, accuracy=max(enough, accuracy))
-        descend(H, np.flatnonzero(w), l1, l2, SWEEPS, few, slopes, w)
+        # While the signs of the weights that are not 0 change much, sweeps are what helps.
+        descend(H, np.flatnonzero(w), l1, l2, MOST_INNER, few, slopes, w)
         settled = np.sign(w)
-        steps = (_go(H, l1, l2, settled, slopes, w) for _ in range(MOST_CUTS))
+        steps = (_go(H, l1, l2, settled, slopes, w) for _ in range(PATIENCE))
         is_singular = not next((is_exact for is_exact in steps if is_exact is not None), False)
         slopes = q - (w - start) @ H
     return w, False
@@ -69,7 +66,7 @@ def _one_by_one(H: Array, q: Array, start: Array, *, l1: float, l2: float, accur
     """Minimise f from w0 over weights that enter one by one."""
     w, signs, slopes = start.copy(), np.sign(start), q.copy()
     enough = max(accuracy, ROUNDING * float(np.max(np.abs(q), initial=0.0)))
-    for _ in range(PATIENCE * len(w)):
+    for _ in range(ROUNDS * len(w)):
         while (is_exact := _go(H, l1, l2, signs, slopes, w)) is None and signs.any():
             pass
         slopes = q - H @ (w - start)

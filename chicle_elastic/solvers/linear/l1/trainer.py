@@ -24,8 +24,7 @@ class ColumnsTrainer(CertifiedTrainer):
 
     C: float = 1.0
     class_weights: tuple[float, ...] | None = None
-    state_type = L1State
-    steps: ClassVar[Any] = steps
+    machines: ClassVar[Any] = {L1State: steps}
     sums = ("rows",)
     sums_by_output = "loss", "dual", "size"
 

@@ -23,20 +23,18 @@ from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, joint_step
 from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.state import (
-    SCALARS,
     Block,
     Evaluation,
     NewtonPhase,
     NewtonState,
     OutputState,
     Problem,
+    Sum,
 )
 from chicle_elastic.solvers.linear.objectives import TINY
-from chicle_elastic.solvers.linear.products import pack, unpack
+from chicle_elastic.solvers.linear.products import pack, symmetric
 from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
-
-ENTROPY = 9  # Place of sum C H(p) in the scalars of an evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +121,16 @@ class SoftmaxProblem(Problem):
         if self.has_free_intercept:
             W[is_active, -1] = logs[is_active]
             W = self._centred(W, is_active)
-        scalars = np.zeros(SCALARS)
-        scalars[0] = scalars[1] = -dot(linear[:, -1], logs) if self.has_free_intercept else total * math.log(K)
-        scalars[ENTROPY] = total * objective.entropy_of(shares)
+        scalars = np.zeros(len(Sum))
+        scalars[[Sum.ROUND, Sum.LOSS]] = -dot(linear[:, -1], logs) if self.has_free_intercept else total * math.log(K)
+        scalars[Sum.DUALS] = total * objective.entropy_of(shares)
         v = linear - shares[:, None] * np.add.reduce(linear, axis=0)
         v[:, -1] = 0.0
         spread = np.diag(shares) - shares[:, None] * shares
         second = diagonal = NOTHING
         if state.is_exact:
             second = np.zeros(state.D * (state.D + 1) // 2)
-            lower = unpack(block, state.D // K)
-            pack(np.kron(spread, lower + np.tril(lower, -1).T), second)
+            pack(np.kron(spread, symmetric(block, state.D // K)), second)
         elif self.num_blocks(state):
             second = dot(shares, 1.0 - shares) / (K - 1.0) * block
         else:
@@ -161,8 +158,8 @@ class SoftmaxProblem(Problem):
         primal, dual = objective.primal_and_dual(
             self.by_class(w),
             -self.by_class(found.v),
-            loss=float(found.scalars[0]),
-            entropy=float(found.scalars[ENTROPY]),
+            loss=float(found.scalars[Sum.LOSS]),
+            entropy=float(found.scalars[Sum.DUALS]),
             linear=self.by_class(output.linear),
             has_intercept=self.has_free_intercept,
         )

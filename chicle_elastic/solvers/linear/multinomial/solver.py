@@ -12,8 +12,8 @@ from chicle_elastic.solvers.linear.agreement import is_same, ticks_of
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
-from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem
-from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, Block, Evaluation, NewtonPhase, NewtonState
+from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
+from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, Block, Evaluation, NewtonPhase, NewtonState, Sum
 from chicle_elastic.solvers.linear.objectives import upper_bounds
 from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
@@ -49,8 +49,6 @@ class LocalRows:
 
 class MultinomialSolver(PassSolver):
     """One per uni-task."""
-
-    state_type = NewtonState
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx, trainer)
@@ -114,9 +112,9 @@ class MultinomialSolver(PassSolver):
         is_smooth = not output.damping and output.reach == 1.0 and state.share == FIRST_SHARE
         is_rough = state.is_rough and problem.tol >= LEAST_ROUGH_TOL and is_smooth
         beside = found.beside.reshape(K, K)
-        loss, found.scalars[ENTROPY], gradient = self._sums(there, p=p, beside=beside, is_rough=is_rough)
+        loss, found.scalars[Sum.DUALS], gradient = self._sums(there, p=p, beside=beside, is_rough=is_rough)
         self._known = there, p
-        found.scalars[:2] = loss
+        found.scalars[[Sum.ROUND, Sum.LOSS]] = loss
         gradient[:, -1] *= problem.has_free_intercept
         found.v[:] = -gradient.ravel()
         found.step[:] = output.step

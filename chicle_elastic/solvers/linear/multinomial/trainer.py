@@ -9,7 +9,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer, num_outputs
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, CertifiedTrainer, num_outputs
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, ROWS_PER_COLUMN
 from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, num_blocks, softmax_problem
@@ -29,8 +29,7 @@ class MultinomialTrainer(CertifiedTrainer):
     """
 
     name = "Multinomial"
-    state_type = NewtonState
-    steps: ClassVar[Any] = steps
+    machines: ClassVar[Any] = {NewtonState: steps}
     sums = "loss", "entropy", "rows"
     C: float = 1.0  # factor of the sum of losses, > 0
     tol: float = 1e-3  # relative duality gap at which to stop; 0 for never
@@ -107,7 +106,7 @@ class MultinomialTrainer(CertifiedTrainer):
 
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`."""
-        return NewtonState.look(report.progress).share <= steps.LEAST_SHARE
+        return NewtonState.look(report.progress).share <= LEAST_SHARE
 
 
 def first_state(schema: DataSchema, K: int) -> NewtonState:

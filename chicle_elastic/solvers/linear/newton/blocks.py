@@ -18,8 +18,6 @@ from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS, pack, packed_diagonal
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
-MOST_UPDATES = 16  # Updates after which a sum is found anew, as their rounding errors add up
-SHARE_CHANGED = 0.5  # rows that change sides, as a share of those that count, up to which a sum is updated
 LEAST_LEFT = {Block.ROUGH: 1e-3, Block.EXACT: 1e-6}
 """Share of what a diagonal value was since it was found anew; below, what is left may be the rounding of what was taken
 away, as after a single row of huge values."""
@@ -34,7 +32,6 @@ class _Sum:
     columns: Array
     block: Array
     peak: Array
-    num_updates: int = 0
 
 
 class Blocks:
@@ -97,12 +94,12 @@ class Blocks:
 
     def _updated(self, k: int, kind: Block, curvatures: Array, columns: Array) -> _Sum | None:
         last = self._known.get(k)
-        if last is None or last.kind is not kind or last.num_updates == MOST_UPDATES:
+        if last is None or last.kind is not kind:
             return None
         is_curved = curvatures != 0
         changed = is_curved != last.is_curved
         num_changed = np.count_nonzero(changed)
-        if num_changed > SHARE_CHANGED * np.count_nonzero(is_curved) or not np.array_equal(last.columns, columns):
+        if num_changed >= np.count_nonzero(is_curved) or not np.array_equal(last.columns, columns):
             return None
         block = last.block.copy()
         if num_changed:
@@ -110,7 +107,7 @@ class Blocks:
         diagonal = _diagonal(block)
         if not (diagonal >= LEAST_LEFT[kind] * last.peak).all() or not np.isfinite(diagonal).all():
             return None
-        return _Sum(kind, is_curved, columns, block, np.maximum(last.peak, diagonal), last.num_updates + 1)
+        return _Sum(kind, is_curved, columns, block, np.maximum(last.peak, diagonal))
 
     def _add_changes(self, kind: Block, changed: Array, curvatures: Array, columns: Array, out: Array) -> None:
         """Add those of the rows `changed` that have second derivatives now, and take the others away."""

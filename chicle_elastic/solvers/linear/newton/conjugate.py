@@ -1,16 +1,23 @@
-"""Conjugate gradients: how an output finds its direction by products with its second derivatives. See `steps`."""
+"""Conjugate gradients: how an output finds its direction by products with its second derivatives. See `steps`.
+
+Each product of a run shows by how much the gradient changes along a vector. A preconditioner that is kept for the next
+run agrees with the last few of these changes, and with its factor elsewhere (Nocedal 1980, "Updating quasi-Newton
+matrices with limited storage"). Pairs are one flat vector: changes of w and of the gradient in turn, the oldest first.
+"""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
-from chicle_elastic.solvers.linear.certified import TINY
-from chicle_elastic.solvers.linear.newton import pairs
+from chicle_elastic.solvers.linear.certified import MOST_INNER, MOST_LEFT, TINY
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.gap import narrow_along
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
+    KEPT_PRODUCTS,
     Block,
     NewtonPhase,
     NewtonState,
@@ -21,25 +28,46 @@ from chicle_elastic.solvers.linear.newton.state import (
 ETA = 0.1
 """Share of the gradient that conjugate gradients leave at most where they never have a block; with corners it is one of
 what these add to the gap and the step foretells. On six wide data sets 0.3 and 0.03 take 6 to 9 % more passes."""
-LEAST_ETA, MOST_ETA, MOST_PRODUCTS = 1e-2, 0.3, 100
-"""Shares of the gradient that conjugate gradients leave of a smooth loss, and their products at most."""
-LANDING = 0.3
-"""Share of the goal that the residual of a run that may be the last one may leave; and what an exact step may leave of
-the gap, as a share of its square: a run cannot be the last one below that."""
+LEAST_ETA = 1e-2  # share of the gradient that conjugate gradients leave of a smooth loss at least
+
+
+def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
+    """Append a pair, and drop the oldest ones if that were too many; of very wide data there are none."""
+    size = 2 * len(change)
+    most = min(KEPT_PRODUCTS, MOST_BLOCK_VALUES // size)
+    if most == 0 or not dot(change, of_gradient) > 0.0:  # of a convex function that is rounding
+        return pairs
+    return np.concatenate([pairs[max(len(pairs) - (most - 1) * size, 0) :], change, of_gradient])
+
+
+def solve(pairs: Array, vector: Array, solve_block: Callable[[Array], Array]) -> Array:
+    """Multiply with the inverse second derivatives, `solve_block` with that of the factored block: two loops."""
+    if not len(pairs):
+        return solve_block(vector)
+    known = pairs.reshape(-1, 2, len(vector))
+    rest, shares = vector.copy(), []
+    for change, of_gradient in known[::-1]:
+        share = float(change @ rest) / float(change @ of_gradient)
+        rest -= share * of_gradient
+        shares.append(share)
+    found = solve_block(rest)
+    for (change, of_gradient), share in zip(known, reversed(shares), strict=True):
+        found += (share - float(of_gradient @ found) / float(change @ of_gradient)) * change
+    return found
 
 
 def _preconditioned(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> Array:
     """Return an estimate of the solution for this right-hand side."""
-    return pairs.solve(output.pairs, residual, problem.preconditioner(state, output))
+    return solve(output.pairs, residual, problem.preconditioner(state, output))
 
 
 def begin(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> None:
     """Solve for the direction, from the next pass on."""
     output.phase, output.residual, output.num_products, output.met = NewtonPhase.MULTIPLY, residual, 0, np.zeros(0)
     output.conjugate = _preconditioned(state, output, problem, residual)
-    landing = LANDING * state.share * problem.tol / max(output.gap, TINY)
-    may_be_last = landing >= LANDING * output.gap
-    eta = min(max(math.sqrt(landing if may_be_last else min(output.gap, 1.0)), LEAST_ETA), MOST_ETA)
+    landing = MOST_LEFT * state.share * problem.tol / max(output.gap, TINY)
+    may_be_last = landing >= MOST_LEFT * output.gap
+    eta = min(max(math.sqrt(landing if may_be_last else min(output.gap, 1.0)), LEAST_ETA), MOST_LEFT)
     if not (len(output.factor) or problem.has_duals):  # steps are dear, for their products are many
         eta = min(eta, ETA)
     output.goal = eta * eta * _scaled_square(output, residual)
@@ -78,12 +106,12 @@ def multiplied(
             return w
     else:
         if len(output.factor):
-            output.met = pairs.appended(output.met, p, product)
+            output.met = appended(output.met, p, product)
         output.direction = output.direction + step * p
         output.slope -= step * before  # directions are conjugate: this is the gradient times the step
         if _leaves_little(state, output, problem):
             return _end_products(state, output, problem, w)
-    if output.num_products < MOST_PRODUCTS:
+    if output.num_products < MOST_INNER:
         z = _preconditioned(state, output, problem, output.residual)
         output.conjugate = z - (dot(z, product) / curvature) * p
         return w

@@ -14,12 +14,10 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
 from chicle_elastic.solvers.linear.objectives import EPSILON, TINY
 from chicle_elastic.solvers.linear.products import (
-    MOST_LISTED,
     cholesky_factor,
     cholesky_solve,
     pack,
     packed_diagonal,
-    triangle,
     unpack,
 )
 
@@ -128,9 +126,6 @@ def curvature_along(vector: Array, packed: Array) -> float:
     """Return v^T H v of second derivatives in all columns: the same on every processor, if the sums are."""
     size = len(vector)
     once = dot(packed_diagonal(packed, size), vector * vector)
-    if size <= MOST_LISTED:
-        rows, others = triangle(size)
-        return 2.0 * dot(packed, vector.take(rows) * vector.take(others)) - once
     # Rows are added up one after the other.
     return 2.0 * dot(np.add.reduce(unpack(packed, size) * vector[:, None], axis=0), vector) - once
 

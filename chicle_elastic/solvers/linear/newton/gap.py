@@ -6,20 +6,19 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import SAME, squared
-from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.certified import MOST_LEFT, TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton.directions import curvature_along
-from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, OutputState, Problem
+from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, OutputState, Problem, Sum
 from chicle_elastic.solvers.linear.objectives import EPSILON, SLIGHT
 
 CAUTION = 2.0  # what a step leaves may be so many times what the step before has left
-PER_FALL, NARROWER, MUCH_NARROWER, FAR = 0.3, 0.2, 0.05, 0.1
-"""Factor of the width of corners: the fall that a step foretells as a share of what corners add to the gap, times the
-first, and at least the second, or the third where the relative gap is below the last. Over 106 tables on four tasks the
-hinge takes 3 % fewer passes with 0.1 for both, and 3 % more with 0.3 and 0.03; 68 of regressions 2 % more and fewer."""
+NARROWER, MUCH_NARROWER, FAR = 0.2, 0.05, 0.1
+"""Factor of the width of corners at least, the second where the relative gap is below the last; else it is `MOST_LEFT`
+times the fall that a step foretells, as a share of what corners add to the gap. Over 106 tables on four tasks the hinge
+takes 3 % fewer passes with 0.1 for both, and 3 % more with 0.3 and 0.03; 68 of regressions 2 % more and fewer."""
 JUST_NARROW = 0.4
 """Share of the gap to reach that corners take, once they are narrow enough; 0.1 and 0.8 take 2 to 5 % more passes."""
-LEAST_THETA = 1e-12  # width of corners, or scale of residuals, as a share of targets, where rounding is all there is
 
 
 def is_one_sided(output: OutputState, problem: Problem, w: Array, direction: Array, plus: float, minus: float) -> bool:
@@ -45,10 +44,11 @@ def is_there_already(
     state: NewtonState, output: OutputState, problem: Problem, half_norm: float, found: Evaluation
 ) -> bool:
     """Say whether w and the duals of the chunks are good enough together: a fit goes on where one has ended."""
-    sharp_loss, of_chunks, signed = found.scalars[[1, 9, 10]].tolist()
+    sharp_loss, of_chunks, signed = found.scalars[[Sum.LOSS, Sum.DUALS, Sum.SIGNED]].tolist()
     primal = half_norm + sharp_loss
     gap = primal - (of_chunks - half_norm)  # of w that is that of the duals; else the certificate tells
-    is_balanced = not problem.has_free_intercept or abs(signed) <= SLIGHT * float(found.scalars[3] + found.scalars[4])
+    size = float(found.scalars[Sum.PLUS] + found.scalars[Sum.MINUS])
+    is_balanced = not problem.has_free_intercept or abs(signed) <= SLIGHT * size
     if not (is_balanced and -SAME * primal <= gap <= state.share * problem.tol * primal):
         return False
     output.phase, output.gap, output.keeps_duals = NewtonPhase.REST, gap / max(primal, TINY), True
@@ -93,7 +93,7 @@ def narrow(state: NewtonState, output: OutputState, problem: Problem) -> None:
     output.direction, output.change = np.zeros(state.D), 0.0
     if problem.loss.has_corners:
         output.theta *= MUCH_NARROWER
-    if not problem.loss.has_corners or output.theta < LEAST_THETA * state.typical:
+    if not problem.loss.has_corners or output.theta < SAME * state.typical:
         output.phase, output.is_refused = NewtonPhase.REST, False
 
 
@@ -103,5 +103,5 @@ def narrow_along(output: OutputState, problem: Problem) -> None:
         corners = max(output.corners, TINY)
         just_narrow = math.sqrt(JUST_NARROW * output.enough / corners)
         least = NARROWER if output.gap > FAR else MUCH_NARROWER
-        share = max(least, just_narrow, -0.5 * PER_FALL * output.slope / corners)
+        share = max(least, just_narrow, -0.5 * MOST_LEFT * output.slope / corners)
         output.change = (min(share, 1.0) - 1.0) * output.theta

@@ -11,7 +11,7 @@ from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
-from chicle_elastic.solvers.linear.pass_solver import INTERRUPTED
+from chicle_elastic.solvers.linear.pass_solver import Head
 
 
 class NewtonParts:
@@ -66,7 +66,7 @@ class NewtonParts:
             if not len(part):
                 continue
             if budget.is_spent():
-                sums[INTERRUPTED] = 1.0
+                sums[Head.INTERRUPTED] = 1.0
                 break
             alpha = local.duals(k) if passes.needs_duals(output) else None
             passes.run(state, k, w[k], part, alpha, is_first=is_first)

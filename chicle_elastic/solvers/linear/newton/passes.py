@@ -21,6 +21,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     NewtonState,
     OutputState,
     Problem,
+    Sum,
 )
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
 from chicle_elastic.solvers.linear.rows import NewtonRows
@@ -144,10 +145,11 @@ class NewtonPasses:
         scores = point.scores
         values, slopes, curvatures = loss.at(scores, y, theta)
         duals = slopes
-        scalars[0] = scalars[1] = upper @ values
+        scalars[[Sum.ROUND, Sum.LOSS]] = upper @ values
         if output.is_first and known is not None:
             duals = known
-            scalars[9], scalars[10] = upper @ loss.dual_values(duals, np.zeros(len(y)), y), alpha @ y
+            scalars[Sum.DUALS] = upper @ loss.dual_values(duals, np.zeros(len(y)), y)
+            scalars[Sum.SIGNED] = alpha @ y
         if loss.has_corners:
             assert before is not None
             is_new = output.dual == -np.inf  # then a step has to come down from far above
@@ -159,13 +161,15 @@ class NewtonPasses:
             beside = loss.curvatures_beside(np.zeros(len(y)) if is_new else duals, scores, y, theta)
             point.slopes, point.beside, point.duals, point.curvatures = slopes, beside, duals, None
             curvatures, sharp = beside, float(upper @ loss.values(scores, y, 0.0))
-            scalars[1], scalars[2] = sharp, sharp - upper @ loss.dual_values(duals, scores, y)
-            scalars[7] = upper @ loss.values(scores, y, output.theta) if output.change else scalars[0]
-            scalars[8] = sharp - upper @ loss.dual_values(slopes, scores, y)
+            scalars[Sum.LOSS], scalars[Sum.LACK] = sharp, sharp - upper @ loss.dual_values(duals, scores, y)
+            scalars[Sum.ROUND_BEFORE] = scalars[Sum.ROUND]
+            if output.change:
+                scalars[Sum.ROUND_BEFORE] = upper @ loss.values(scores, y, output.theta)
+            scalars[Sum.LACK_OF_SLOPES] = sharp - upper @ loss.dual_values(slopes, scores, y)
             found.of_duals[:] = rows.weighted_sum(upper * duals)
         curvatures = upper * curvatures
         if self._problem.has_free_intercept:
-            scalars[3:5] = upper @ np.maximum(duals, 0.0), upper @ np.maximum(-duals, 0.0)
+            scalars[Sum.PLUS], scalars[Sum.MINUS] = upper @ np.maximum(duals, 0.0), upper @ np.maximum(-duals, 0.0)
         found.v[:] = rows.weighted_sum(upper * slopes)
         if output.block is not Block.KEPT:
             if len(found.second):
@@ -178,7 +182,7 @@ class NewtonPasses:
             point.curvatures = curvatures
         if loss.has_scale:
             first, second, mixed = loss.by_scale(scores, y, theta)
-            scalars[5:7] = upper @ first, upper @ second
+            scalars[Sum.BY_SCALE], scalars[Sum.TWICE_BY_SCALE] = upper @ first, upper @ second
             found.mixed[:] = rows.weighted_sum(upper * mixed)
         if len(found.line) and before is not None:
             shares = np.array(SHARES)[:, None]

@@ -29,8 +29,6 @@ from chicle_elastic.solvers.linear.products import unpack
 from chicle_elastic.solvers.linear.progress import NOTHING, Numbers, ProgressState, no_numbers, nothing
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 
-SCALARS = 11  # values that an evaluation begins with
-MOST_SCALARS = 1 << 7  # of a state of one output
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction whose losses a pass looks at."""
 KEPT_PRODUCTS = 8  # products of a run up to which the next one has the same preconditioner
@@ -45,6 +43,22 @@ class NewtonPhase(IntEnum):
     MULTIPLY = 2  # the product of the second derivatives with `conjugate`
     COLUMNS = 4  # with an l1 penalty: a task that is alone finds the direction from the columns of its rows
     REST = 3  # nothing: w is good enough, and a certificate follows once that is so for all outputs
+
+
+class Sum(IntEnum):
+    """Places of the scalars that an evaluation begins with: sums of c_i times what is said."""
+
+    ROUND = 0  # losses with round corners
+    LOSS = 1  # losses
+    LACK = 2  # losses less duals and scores (`dual_values`) of the duals
+    PLUS = 3  # positive duals
+    MINUS = 4  # negative duals
+    BY_SCALE = 5  # first and second derivatives by a scale
+    TWICE_BY_SCALE = 6
+    ROUND_BEFORE = 7  # with corners, losses with those of the width before
+    LACK_OF_SLOPES = 8  # with corners, losses less duals and scores of the slopes
+    DUALS = 9  # dual values: of the duals in the chunks, in a first pass with such; of a softmax the entropy
+    SIGNED = 10  # duals in the chunks times targets
 
 
 class Block(IntEnum):
@@ -219,7 +233,7 @@ class OutputState(ProgressState):
     # before another one was made of the duals
     residual: Array = field(default_factory=nothing)
     conjugate: Array = field(default_factory=nothing)
-    # vectors and products of the last run of conjugate gradients, see `pairs`; flat
+    # vectors and products of the last run of conjugate gradients, see `conjugate`; flat
     pairs: Array = field(default_factory=nothing)
     met: Array = field(default_factory=nothing)  # vectors and products of this run; flat
     # of a softmax, the weights and features of each class: sum c y (x, 1)^T, flat
@@ -312,7 +326,7 @@ class NewtonState(PassState):
     @property
     def room(self) -> int:
         """Values that a later state may take of one that has neither blocks nor pairs."""
-        return MOST_SCALARS + 6 * self.D * len(self.outputs)
+        return len(self.head()) + 6 * self.D * len(self.outputs)
 
     @property
     def has_newton_duals(self) -> bool:
@@ -331,11 +345,7 @@ class NewtonState(PassState):
 class Evaluation:
     """Sums of c_i times what is said."""
 
-    # Round losses; losses; these less duals and scores (`dual_values`) of duals; positive duals; negative ones; first
-    # and second derivatives by a scale; with corners, round losses of the width before, and losses less duals and
-    # scores of slopes; of a first pass with duals in the chunks, their dual values, and they times the targets. Of a
-    # softmax the dual values are the entropy. Shape (SCALARS,)
-    scalars: Array
+    scalars: Array  # see `Sum`
     v: Array  # slopes times rows, shape (D,)
     of_duals: Array  # duals times rows with corners, shape (D,); else empty, as the duals are the slopes
     second: Array  # curvatures times x x^T in the columns of the block, packed; empty where it is kept
@@ -355,7 +365,7 @@ class Evaluation:
         is_cheap = 2 * state.num_rows <= ROWS_IN_CACHE or not (state.has_many_rows or state.is_alone)
         has_line = has_line and (output.is_searched or (output.is_wary and is_cheap))
         return (
-            SCALARS,
+            len(Sum),
             D,
             D * loss.has_corners,
             *problem.sizes(state, output),

@@ -4,8 +4,8 @@ The objective, with round corners where the loss has some, is minimised by Newto
 where a message has room for all second derivatives and these are cheap, and else come from conjugate gradients, one
 product and so one pass each. Their preconditioner has the second derivatives in the heaviest columns, or those of some
 rows. Its sum takes as long as many products, so it is kept as long as few are needed with it, and corrected by the
-products of the last step (`pairs`). They end when the residual is as small a share as Newton's method can make use of
-by now (Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last.
+products of the last step. They end when the residual is as small a share as Newton's method can make use of by now
+(Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last.
 
 The next pass evaluates the end of the direction. Where the objective has not fallen by a part of what was foretold, the
 losses along the direction tell which share of it brings the objective furthest down, and the pass after evaluates that.
@@ -41,12 +41,12 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import SAME, dot, squared
-from chicle_elastic.solvers.linear.certified import LEAST_FALL, TINY
+from chicle_elastic.solvers.linear.certified import LEAST_FALL, LEAST_SHARE, TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
 from chicle_elastic.solvers.linear.newton.gap import (
-    LEAST_THETA,
+    NARROWER,
     is_one_sided,
     is_there_already,
     keep_best_duals,
@@ -63,24 +63,18 @@ from chicle_elastic.solvers.linear.newton.state import (
     NewtonState,
     OutputState,
     Problem,
+    Sum,
 )
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import packed_diagonal
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 
 ENOUGH = 0.25  # share of slope times direction by which the objective has to fall; of a parabola it is a half
-WARM_THETA = 0.2
-"""Width of corners that a classifier begins with from w that is not 0, in units of margins; else it is 1. With 0.05,
-0.1 and 1 warm starts take 0.85, 0.94 and 1.41 of the passes on 18 pairs of C, on 8 of digits 1.12, 1.12 and 0.89."""
 LEAST_REACH = 1e-5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
 FIRST_DAMPING, DAMPED = 1e-3, 10.0
-"""Damping after a direction that leads nowhere, at most its inverse, and what each further one and each whole step
-change it by."""
-SMALLER, LARGER = 0.9, 10.0  # share of a scale that a step may take away, or add
-FEW = 1e-4  # relative change of the objective that is none, as a share of tol
-LEAST_SHARE = 0.05  # share of tol that is aimed at, at least
-POOR = 0.9  # share of the gradient above which sums in float32 are not good enough
+"""Damping after a direction that leads nowhere, at most its inverse; and what each further one and each whole step
+change it by, and a step at most a scale of residuals."""
 
 
 def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
@@ -90,7 +84,7 @@ def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
         output = OutputState(shift=np.zeros(state.D), beside=np.zeros(state.D), is_wary=problem.loss.has_corners)
         output.plus = output.minus = 0.0 if free else 1.0
         if problem.has_duals and w.any():
-            output.theta = WARM_THETA
+            output.theta = NARROWER  # in units of margins; with 1 warm starts take 1.4 times the passes
         _restart(state, output, problem, w)
         state.outputs.append(output)
     return state
@@ -173,7 +167,8 @@ def _evaluated(
 ) -> Array:
     """Take the step if it is good enough, and find the next one."""
     loss, alpha = problem.loss, problem.strength(state)
-    round_loss, sharp_loss, corners, plus, minus, by_scale, _, loss_before, of_slopes = found.scalars[:9].tolist()
+    scalars = found.scalars[: Sum.DUALS].tolist()
+    round_loss, sharp_loss, corners, plus, minus, by_scale, _, loss_before, of_slopes = scalars
     direction = _agreed(output, found.step / weight)
     there = w + direction
     ridge, penalised = problem.ridge(state), problem.penalised(there)
@@ -187,7 +182,7 @@ def _evaluated(
     has_step = bool(direction.any() or output.change)
     if has_step and not output.is_chosen and math.isfinite(output.value):
         fall = output.value - half - (loss_before if loss.has_corners else round_loss)
-        rounding = max(SAME, FEW * problem.tol) * abs(output.value)
+        rounding = SAME * abs(output.value)
         if abs(fall) <= rounding and output.reach == 1.0:  # the gradient tells, if it is one of the same corners
             output.is_blind = not (loss.has_corners and output.change)
         elif not fall >= -ENOUGH * output.slope and not _is_best(state, output, problem, w, direction, fall, found):
@@ -222,7 +217,7 @@ def _evaluated(
     output.direction = np.zeros(len(w))
     enough = state.share * problem.tol * primal
     output.corners, output.enough = of_slopes, enough
-    if output.block is Block.ROUGH and has_step and (is_at_rest or steepness > POOR * before):
+    if output.block is Block.ROUGH and has_step and (is_at_rest or not steepness < LEAST_FALL * before):
         output.block, is_at_rest = Block.EXACT, False
     if is_at_rest and state.is_rough and not state.is_exact:
         state.is_rough, is_at_rest = False, False  # products may have been too rough
@@ -248,8 +243,9 @@ def _evaluated(
     elif is_at_rest and of_slopes <= enough and state.is_exact and not (loss.has_scale or loss.is_parabola):
         output.phase, output.residual = NewtonPhase.REST, there
         output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
-    elif is_at_rest and by_scale > 0 and output.theta > LEAST_THETA * state.typical:  # w has followed
-        output.change, output.slope = -SMALLER * output.theta, -SMALLER * output.theta * by_scale
+    elif is_at_rest and by_scale > 0 and output.theta > SAME * state.typical:  # w has followed
+        output.change = (1.0 / DAMPED - 1.0) * output.theta
+        output.slope = output.change * by_scale
     elif is_at_rest:
         narrow(state, output, problem)
     elif state.is_exact and not loss.is_parabola:
@@ -257,7 +253,7 @@ def _evaluated(
         output.slope = dot(gradient, output.direction) + by_scale * output.change
         narrow_along(output, problem)
     else:
-        output.change = _of_scale(output, by_scale, float(found.scalars[6])) if loss.has_scale else 0.0
+        output.change = _of_scale(output, by_scale, float(found.scalars[Sum.TWICE_BY_SCALE])) if loss.has_scale else 0.0
         output.slope = by_scale * output.change
         conjugate.begin(state, output, problem, -gradient)
     return there
@@ -279,7 +275,7 @@ def _is_best(
         half_norms = 0.5 * squared(at_w) + shares * dot(at_w, along) + 0.5 * shares * shares * squared(along)
         values = problem.strength(state) * half_norms + found.line
         values[~np.isfinite(values)] = np.inf
-        best, rounding = int(np.argmin(values)), max(SAME, FEW * problem.tol) * abs(output.value)
+        best, rounding = int(np.argmin(values)), SAME * abs(output.value)
         output.is_chosen = bool(values[best] < output.value - rounding)
         if output.is_chosen and best == 0:
             return True
@@ -354,7 +350,7 @@ def _newton_direction(
     step = -solve(gradient)
     if problem.loss.has_scale:
         coupled = solve(found.mixed)
-        by_scale, curvature = found.scalars[5:7].tolist()
+        by_scale, curvature = found.scalars[[Sum.BY_SCALE, Sum.TWICE_BY_SCALE]].tolist()
         bend = max(curvature - float(found.mixed @ coupled), 0.0)
         output.change = _of_scale(output, by_scale + float(found.mixed @ step), bend)
         step = step - output.change * coupled
@@ -366,7 +362,7 @@ def _of_scale(output: OutputState, slope: float, bend: float) -> float:
 
     Rows that are fitted exactly have no second derivative by it, and it goes to 0 by tenths, once w has followed.
     """
-    change = -slope / max(bend, TINY)
-    if change < -SMALLER * output.theta and output.steepness > output.theta * abs(slope):
+    change, least = -slope / max(bend, TINY), (1.0 / DAMPED - 1.0) * output.theta
+    if change < least and output.steepness > output.theta * abs(slope):
         return 0.0
-    return min(max(change, -SMALLER * output.theta), LARGER * output.theta)
+    return min(max(change, least), DAMPED * output.theta)

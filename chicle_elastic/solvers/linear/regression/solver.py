@@ -13,14 +13,12 @@ from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
-from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSolver
+from chicle_elastic.solvers.linear.pass_solver import HEAD, Head, PassSolver
 from chicle_elastic.solvers.linear.tables import Bounds
 
 
 class RegressionSolver(PassSolver):
     """One per uni-task."""
-
-    state_type = NewtonState
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx, trainer)
@@ -61,14 +59,14 @@ class RegressionSolver(PassSolver):
 
     def _go_on(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> Array:
         """Go on from a pass of the only task; returns w and the state, as the trainer would have them."""
-        num_rows, ends = sums[ROWS], (NewtonPhase.LOOK, NewtonPhase.REST)
+        num_rows, ends = sums[Head.ROWS], (NewtonPhase.LOOK, NewtonPhase.REST)
         with np.errstate(over="ignore", invalid="ignore"):  # as in the trainer
             model = steps.advance(state, self._problem, model, sums, 1.0)
             for _ in range(state.passes - 1):
                 if state.outputs[0].phase in ends or budget.is_spent():
                     break
                 sums = np.zeros(state.sums_size(self._problem))
-                sums[ROWS], sums[ALONE] = num_rows, 1.0
+                sums[Head.ROWS], sums[Head.ALONE] = num_rows, 1.0
                 self.run_pass(state, model, sums, budget)
                 model = steps.advance(state, self._problem, model, sums, 1.0)
         return np.concatenate([model, state.encode()])

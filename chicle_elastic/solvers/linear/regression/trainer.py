@@ -10,7 +10,7 @@ from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, one_output
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY, CertifiedTrainer, one_output
 from chicle_elastic.solvers.linear.methods import is_narrow, newton_state
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
@@ -32,8 +32,7 @@ class RegressionTrainer(CertifiedTrainer):
     """
 
     name = "Regression"
-    state_type = NewtonState
-    steps: ClassVar[Any] = steps
+    machines: ClassVar[Any] = {NewtonState: steps}
     sums = "loss", "lack", "squares", "total", "scores", "rows"
     loss: RegressionLoss = field(default_factory=EpsilonInsensitive)
     C: float = 1.0
@@ -143,7 +142,7 @@ class RegressionTrainer(CertifiedTrainer):
 
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`."""
-        return NewtonState.look(report.progress).share <= steps.LEAST_SHARE
+        return NewtonState.look(report.progress).share <= LEAST_SHARE
 
     def scale(self, report: Report) -> float:
         """Return the scale of a loss that has one, as of a certificate."""

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.certified import LEAST_FALL
+from chicle_elastic.solvers.linear.certified import LEAST_FALL, MOST_LEFT
 from chicle_elastic.solvers.linear.objectives import (
     SLIGHT,
     TINY,
@@ -29,14 +29,20 @@ from chicle_elastic.solvers.linear.objectives import (
     primal_losses,
     slopes_of,
 )
-from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
-from chicle_elastic.solvers.linear.race import STEP_VALUES
-from chicle_elastic.solvers.linear.wide.rows import WideRows, products_of
+from chicle_elastic.solvers.linear.products import (
+    ALL,
+    add_dense_products,
+    cholesky_factor,
+    cholesky_solve,
+    packed_diagonal,
+    unpack,
+)
+from chicle_elastic.solvers.linear.race import PASS_VALUES
+from chicle_elastic.solvers.linear.wide.rows import WideRows
 
-LEFT = 0.3  # share that a search may leave: of the slope at its beginning, or of the gap where centers move
-MAX_TRIALS = 12
 STEPS_PER_ITERATION = 16
-"""Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
+"""Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations. And lengths
+that a step tries at most."""
 FAR = 10.0
 """Share of the gap of the best duals that 1/2 |gradient|^2 is, beyond which the duals one step on are not looked at. On
 dense rows of 40 to 500 columns 6 of 133 were better there, by a factor of 1.5 at most; of those below it 26 of 99."""
@@ -160,7 +166,7 @@ class WideFinish:
 
     def _step(self, is_spent: Callable[[], bool]) -> None:
         rows, w = self._rows, self._point
-        rows.work += STEP_VALUES
+        rows.work += PASS_VALUES
         curvatures = self._curvatures(self._margins, self._duals_there)
         gradient = w - self._w_of_duals
         direction = rows.direction(curvatures, gradient, is_spent)
@@ -182,12 +188,12 @@ class WideFinish:
         """
         at_rest, squared = float((self._point - self._outside) @ direction), float(direction @ direction)
         low, at_low, high, at_high, t = 0.0, at_start, math.inf, math.inf, 1.0
-        for trial in range(MAX_TRIALS + 1):
-            t = low or t if trial == MAX_TRIALS else t
+        for trial in range(STEPS_PER_ITERATION + 1):
+            t = low or t if trial == STEPS_PER_ITERATION else t
             margins = self._margins + t * changes
             duals = self._duals(margins)
             at_t = at_rest + t * squared - float(duals @ changes)
-            if abs(at_t) <= LEFT * abs(at_start) or trial == MAX_TRIALS:
+            if abs(at_t) <= MOST_LEFT * abs(at_start) or trial == STEPS_PER_ITERATION:
                 break
             if at_t < 0:
                 low, at_low = t, at_t
@@ -210,15 +216,15 @@ class WideFinish:
         Least by their room: that of alpha_i is moved by room_i <x_i, b> for some b over these columns.
         """
         room = self._room(alpha)
-        inside = np.flatnonzero(room)
-        if self._rows.heavy is None or not len(inside):
+        if self._rows.heavy is None or not room.any():
             return alpha
         columns, values = self._rows.heavy
-        error = self._outside[columns] + (self._signs * alpha) @ values - goal[columns]
-        products = products_of(values[inside], room[inside])
-        diagonal = np.diag(products)
-        # Columns may be alike.
-        factor = cholesky_factor(products + np.diag(np.where(diagonal > 0, SLIGHT * diagonal, 1.0)))
+        error, size = self._outside[columns] + (self._signs * alpha) @ values - goal[columns], len(columns)
+        packed = np.zeros(size * (size + 1) // 2)
+        add_dense_products([values], room, ALL, None, packed)
+        products, diagonal = unpack(packed, size), packed_diagonal(packed, size)
+        products.ravel()[:: size + 1] += np.where(diagonal > 0, SLIGHT * diagonal, 1.0)  # columns may be alike
+        factor = cholesky_factor(products)
         if factor is None:
             return alpha
         b = cholesky_solve(factor, error)

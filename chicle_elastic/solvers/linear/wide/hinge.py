@@ -18,25 +18,20 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.certified import MOST_INNER, MOST_LEFT
 from chicle_elastic.solvers.linear.newton.steps import DAMPED
 from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
-from chicle_elastic.solvers.linear.wide.finish import LEFT, WideFinish
+from chicle_elastic.solvers.linear.wide.finish import STEPS_PER_ITERATION, WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 GROWTH = 4.0
 """Factor of tau where one step was enough for the centers; half of it where it took two, 1 where it took more."""
-MOST_INNER = 20
-"""Newton steps without new centers after which tau is a tenth. Without that a tau that is 25 times too large
-leaves click logs at C=100, and stages of a path, without an end."""
-MOST_FRUITLESS = 120
-"""Newton steps without better duals after which rounding is all that is left. Digits at C=1e5 have up to 60 of them
-while centers move and tau grows."""
 
 
 class WideHinge(WideFinish):
     """See `WideFinish`; `tau` is that of the next step."""
 
-    most_fruitless = MOST_FRUITLESS
+    most_fruitless = MOST_INNER  # digits at C=1e5 have up to 60 while centers move and tau grows
 
     def __init__(self, rows: WideRows, loss: Loss, signs: Array, upper: Array, alpha: Array, **others: Any) -> None:
         self.tau, self._num_inner = rows.first_tau, 0
@@ -65,8 +60,9 @@ class WideHinge(WideFinish):
         primal = 0.5 * float(inner @ inner) + self._losses(self._margins)
         dual = float(duals.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(inner_of_a @ self._outside)
         self._num_inner += 1
-        if 0.5 * float(left @ left) > LEFT * (primal - dual):
-            if self._num_inner >= MOST_INNER:
+        if 0.5 * float(left @ left) > MOST_LEFT * (primal - dual):
+            # Else a tau that is 25 times too large leaves click logs at C=100, and stages of a path, without an end.
+            if self._num_inner >= STEPS_PER_ITERATION:
                 self._begin_anew()
             return
         self._centers = duals

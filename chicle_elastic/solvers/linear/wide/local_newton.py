@@ -1,6 +1,6 @@
 """Newton steps of the only task, for all outputs: where their rows are, and what they have cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, MOST_COLUMNS
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, STEP_VALUES
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES
 from chicle_elastic.solvers.linear.rows import MergedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
@@ -25,10 +25,10 @@ def step_work(tables: LocalTables) -> float:
     """What a Newton step of one output costs, at the most where columns are few, and roughly where they are many."""
     D, n = tables.rows.num_features + 1, tables.num_rows
     if D <= MAX_FEATURES + 1:
-        return STEP_VALUES + MULTIPLICATION * (n / 2 + D / 3) * D * D
+        return PASS_VALUES + MULTIPLICATION * (n / 2 + D / 3) * D * D
     if is_exact(tables):
-        return STEP_VALUES + MULTIPLICATION * n**3 / 3 + 4 * DENSE_VALUE * tables.num_values
-    return float(STEP_VALUES + WIDE_STEP * tables.num_values)
+        return PASS_VALUES + MULTIPLICATION * n**3 / 3 + 4 * DENSE_VALUE * tables.num_values
+    return float(PASS_VALUES + WIDE_STEP * tables.num_values)
 
 
 def is_exact(tables: LocalTables) -> bool:
@@ -48,7 +48,10 @@ def _is_dense(tables: LocalTables) -> bool:
 
 
 class LocalNewton:
-    """Begins at the duals of the only task, and ends the steps of an output at the relative gap `tol`."""
+    """Begins at the duals of the only task, and ends the steps of an output at the relative gap `tol`.
+
+    `finishes` has the best duals so far, their gap and w, per output.
+    """
 
     def __init__(self, local: LocalData, tol: float) -> None:
         tables, loss, upper = local.tables, local.loss, local.upper
@@ -62,7 +65,7 @@ class LocalNewton:
             matrix, self._columns = with_columns(matrix, np.bincount(matrix.indices, minlength=num_features + 1) > 0)
             whole = MergedRows(matrix)
         self._rows: list[WideRows] = []
-        self._finishes: list[WideFinish] = []
+        self.finishes: list[WideFinish] = []
         for k in range(num_outputs):
             if num_features <= MAX_FEATURES or not k:  # each has second derivatives of its own
                 full = upper if is_kept else None
@@ -73,7 +76,7 @@ class LocalNewton:
             finish = kind(
                 rows, loss, local.signs[k], upper, local.duals(k), outside=outside, other_duals=others, tol=tol
             )
-            self._finishes.append(finish)
+            self.finishes.append(finish)
 
     @property
     def work(self) -> float:
@@ -83,42 +86,22 @@ class LocalNewton:
     @property
     def is_stuck(self) -> bool:
         """Whether the steps of an output have led nowhere for long."""
-        return any(finish.is_stuck for finish in self._finishes)
-
-    @property
-    def duals(self) -> list[Array]:
-        """The best so far, per output, each of shape (num_rows,)."""
-        return [finish.alpha for finish in self._finishes]
-
-    @property
-    def gaps(self) -> Array:
-        """Of these duals and their w, per output, shape (outputs,)."""
-        return np.array([finish.gap for finish in self._finishes])
-
-    @property
-    def relative_gaps(self) -> Array:
-        """The same, as shares of P."""
-        return np.array([finish.relative_gap for finish in self._finishes])
+        return any(finish.is_stuck for finish in self.finishes)
 
     @property
     def relative_left(self) -> Array:
         """How far the steps of each output have got."""
-        return np.array([finish.relative_left for finish in self._finishes])
+        return np.array([finish.relative_left for finish in self.finishes])
 
     def w(self) -> Array:
         """w of these duals, shape (outputs, num_features + 1)."""
         found = self._outside.copy()
-        for k, finish in enumerate(self._finishes):
+        for k, finish in enumerate(self.finishes):
             found[k, self._columns] = finish.w
         return found
-
-    def offer(self, duals: Sequence[Array]) -> None:
-        """Go on from these duals, per output, where they are better."""
-        for finish, alpha in zip(self._finishes, duals, strict=True):
-            finish.offer(alpha)
 
     def run(self, is_spent: Callable[[], bool], is_over: Callable[[], bool]) -> None:
         """Take steps, at least one, until all outputs are at their goal, or as `WideFinish.run` says."""
         # At least one output, because an iteration that changes nothing would be repeated for ever.
-        for finish in [finish for finish in self._finishes if not finish.is_there] or self._finishes:
+        for finish in [finish for finish in self.finishes if not finish.is_there] or self.finishes:
             finish.run(is_spent, is_over=is_over)

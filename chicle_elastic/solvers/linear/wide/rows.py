@@ -14,25 +14,24 @@ import scipy.sparse
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.certified import MOST_REPEATS
-from chicle_elastic.solvers.linear.methods import MOST_COLUMNS, ROWS_PER_SPARSE_COLUMN
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, MOST_COLUMNS, ROWS_PER_SPARSE_COLUMN
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.conjugate import LEAST_ETA
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner
 from chicle_elastic.solvers.linear.newton.state import Block
-from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 from chicle_elastic.solvers.linear.products import MOST_EXACT, cholesky_factor, cholesky_solve, unpack
 from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION
 from chicle_elastic.solvers.linear.rows import ALL, MergedRows
 
-HEAVY, LEAST_HEAVY = 64, 8  # columns at most and at least that duals are corrected in, see `finish`
+HEAVY = 64  # columns at most that duals are corrected in, see `finish`
 WIDE_STEP = 12
 """Products with a vector that conjugate gradients take in a step over wide rows, roughly; to copy rows, and tell their
 columns apart, costs as much."""
 FIRST_PRODUCTS = 2  # products that the first direction is expected to take
 FACTOR_SHARE = 0.25
 """What the factor of the preconditioner's block may cost, as a share of the products of the last direction."""
-MOST_COPIED_VALUES = 1 << 23
+MOST_COPIED_VALUES = 2 * MOST_BLOCK_VALUES
 """Feature values up to which sparse rows are copied: 96 MiB a copy, and for a moment three times as much."""
 FIRST_TAU, FIRST_WIDE_TAU = 5.0, 0.2
 """First tau of the hinge. With 0.2 dense rows take a third more Newton steps, with 50 as many as with 5. Over
@@ -60,7 +59,7 @@ class WideRows:
         if is_exact:
             self._blocks = Blocks(rows, None, 1, full)
             return
-        count = min(max(num_values // (2 * rows.num_rows), LEAST_HEAVY), HEAVY)
+        count = min(num_values // (2 * rows.num_rows) + 1, HEAVY)
         with np.errstate(over="ignore"):  # no step with such squares is taken
             columns = _largest(rows.squares_sum(np.ones(rows.num_rows)), count)
         self.heavy = columns, rows.dense(np.arange(rows.num_rows), columns)
@@ -163,7 +162,7 @@ class WideRows:
         """A block of the heaviest columns, whose factor costs a share of what the last direction did."""
         diagonal = rows.squares_sum(curvatures)
         size = int((6 * FACTOR_SHARE * self._last_products * num_values / MULTIPLICATION) ** (1 / 3))
-        columns = _largest(diagonal, min(max(size, LEAST_HEAVY), MOST_COLUMNS))
+        columns = _largest(diagonal, min(size + 1, MOST_COLUMNS))
         size = len(columns)
         step = max(1, len(curvatures) // (ROWS_PER_SPARSE_COLUMN * size))
         packed, sample = np.zeros(size * (size + 1) // 2), np.zeros(len(curvatures))
@@ -216,10 +215,3 @@ def _largest(weights: Array, count: int) -> Array:
     if count >= len(weights):
         return np.arange(len(weights))
     return np.sort(np.argpartition(-weights, count - 1)[:count])
-
-
-def products_of(values: Array, weights: Array) -> Array:
-    """sum_i weights_i x_i x_i^T of dense rows, some at a time."""
-    parts = range(0, len(weights), ROWS_IN_CACHE)
-    cuts = [slice(begin, begin + ROWS_IN_CACHE) for begin in parts]
-    return np.asarray(sum((values[i] * weights[i, None]).T @ values[i] for i in cuts))

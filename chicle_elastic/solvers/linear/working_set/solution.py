@@ -8,19 +8,14 @@ from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context
 from chicle_elastic.solvers.linear.agreement import dots, squared
-from chicle_elastic.solvers.linear.certified import MOST_REPEATS
-from chicle_elastic.solvers.linear.coordinates import FINEST_GAP, CoordinatePasses
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, MOST_LEFT, MOST_REPEATS
+from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import SLIGHT, TINY
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetState
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 from chicle_elastic.waits import Wait
-
-FIRST_SHARE, LAST_SHARE = 0.03, 0.3
-"""Beside duals that stay, a SOLVE ends when the gap within the set is this share of what it was, or of tol, whichever
-is more."""
-LONG_S = 5.0  # how long a SOLVE may take without a line
 
 
 def solve(
@@ -36,13 +31,14 @@ def solve(
     gate.open(budget.iteration)
     chunks = {chunk.id: LocalChunk(chunk, gate)}
     local = LocalData(chunks, loss=task.loss, bounds=Bounds(C=1.0), intercept=task.intercept)
-    goal = max(state.share * tol, FINEST_GAP)
+    goal = max(state.share * tol, SLIGHT)
     outside = w - [local.rows.weighted_sum(local.signs[k] * local.duals(k)) for k in range(len(w))]
     if squared(outside.ravel()) > SLIGHT * SLIGHT * squared(w.ravel()):  # else it is rounding
         of_set = local.dual_sums
         local.outside, local.other_duals = outside, state.dual_values - of_set
         local.forget("dual_sums")
-        goal = max(FIRST_SHARE * _gap(local, w), LAST_SHARE * tol)
+        # Beside duals that stay more is in vain.
+        goal = max(LEAST_SHARE * _gap(local, w), MOST_LEFT * tol)
     passes, alone = CoordinatePasses(ctx.rng, local, tol=goal), replace(budget, num_tasks=1, samples=None)
     there = w
     for _ in range(MOST_REPEATS):
@@ -85,6 +81,6 @@ def _chunk(state: WorkingSetState, num_features: int) -> Chunk:
 
 
 def tells_if_long(state: WorkingSetState) -> Wait:
-    """Within this a SOLVE runs: a line says so after `LONG_S`, for all other tasks wait and no iteration ends."""
+    """Within this a SOLVE runs: a line says so, for all other tasks wait and no iteration ends."""
     text = f"one task solves for the {len(state.lengths):,} rows that are undecided"
-    return Wait(f"{text} (up to some minutes, and again until the gap is small)", after_s=LONG_S)
+    return Wait(f"{text} (up to some minutes, and again until the gap is small)")

@@ -3,10 +3,9 @@
 Rows go by their numbers in the data set, ascending, whichever task and chunk they are in: the number of tasks may
 change between any two passes, and nothing here changes with it.
 
-Sums of a pass, one vector, for r wanted or s chosen rows with v values in all:
+Sums of a pass, one vector, after HEAD (see `pass_solver`), for r wanted or s chosen rows with v values in all:
 
     phase     part              length
-    all       incomplete        1                   tasks that were interrupted: nothing may follow from the sums
     SELECT    rebuilt           num_outputs D       w of the duals
               losses, duals     2 num_outputs       sums of losses at w, and of dual values
               codes             num_rows            of each undecided row: its length + 1
@@ -22,10 +21,12 @@ Sums of a pass, one vector, for r wanted or s chosen rows with v values in all:
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import ProgressState, nothing
 
 WIDTH = 0.05
@@ -52,6 +53,7 @@ class WorkingSetState(ProgressState):
 
     phase: WorkingSetPhase = WorkingSetPhase.SELECT  # of the next pass
     num_outputs: int  # of the model
+    D: int  # columns, the intercept included
     num_rows: int  # of the data set
     share: float = 0.9  # share of tol that the gap has to come below before a certificate
     gap: float = np.inf  # largest relative gap over the outputs, as of the last pass that looked; infinity before
@@ -77,6 +79,22 @@ class WorkingSetState(ProgressState):
     columns: Array = field(default_factory=nothing)
     values: Array = field(default_factory=nothing)
 
+    @property
+    def descends(self) -> bool:
+        """Whether the next pass is one of coordinate descent."""
+        return self.phase is WorkingSetPhase.DESCEND
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.phase is WorkingSetPhase.REST
+
+    def sums_size(self, problem: Any = None) -> int:
+        """Length of the sums of the next pass."""
+        if self.descends:
+            return self.num_outputs * self.D
+        return HEAD + sum(math.prod(shape) for shape in _layout(self).values())
+
     def forget(self) -> None:
         """Let go of all rows; their duals are in the chunks."""
         self.wanted = self.wanted_lengths = self.rows = self.lengths = self.targets = nothing()
@@ -84,7 +102,7 @@ class WorkingSetState(ProgressState):
 
 
 class Sums:
-    """Views of the sums of a pass, by the names of the module, for w of `D` values per output."""
+    """Views of the sums of a pass, by the names of the module."""
 
     rebuilt: Array
     change: Array
@@ -99,16 +117,16 @@ class Sums:
     columns: Array
     values: Array
 
-    def __init__(self, state: WorkingSetState, D: int, buffer: Array) -> None:
-        position = 1
-        for name, shape in _layout(state, D).items():
+    def __init__(self, state: WorkingSetState, buffer: Array) -> None:
+        position = HEAD
+        for name, shape in _layout(state).items():
             begin, position = position, position + math.prod(shape)
             setattr(self, name, buffer[begin:position].reshape(shape))
 
 
-def _layout(state: WorkingSetState, D: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the parts behind the first sum, in order."""
-    K, r = state.num_outputs, (len(state.wanted),)
+def _layout(state: WorkingSetState) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parts, in order."""
+    K, D, r = state.num_outputs, state.D, (len(state.wanted),)
     if state.phase is WorkingSetPhase.SELECT:
         return {"rebuilt": (K, D), "losses": (K,), "dual_values": (K,), "codes": (state.num_rows,)}
     if state.phase is WorkingSetPhase.GATHER:
@@ -117,10 +135,3 @@ def _layout(state: WorkingSetState, D: int) -> dict[str, tuple[int, ...]]:
     if state.phase is WorkingSetPhase.SOLVE:
         return {"solved": (1,), "change": (K, D), "duals": (len(state.rows), K)}
     return {}
-
-
-def sums_size(state: WorkingSetState, num_parameters: int) -> int:
-    """Length of the sums of the next pass of a model of so many values."""
-    if state.phase is WorkingSetPhase.DESCEND:
-        return num_parameters
-    return 1 + sum(math.prod(shape) for shape in _layout(state, num_parameters // state.num_outputs).values())

@@ -19,30 +19,27 @@ A set with more values than a message may have is not gathered: Newton's method 
 """
 
 import numpy as np
+import scipy.sparse
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
 from chicle_elastic.solvers.linear.certified import PATIENCE, TINY
+from chicle_elastic.solvers.linear.methods import FEW_VALUES, MOST_BLOCK_VALUES
+from chicle_elastic.solvers.linear.newton.state import Problem
 from chicle_elastic.solvers.linear.objectives import SLIGHT
+from chicle_elastic.solvers.linear.pass_solver import Head
 from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
 PASSES_BETWEEN = 4  # passes of coordinate descent over which their pace is measured, after as many at first
-MOST_ROWS = 1 << 20  # rows of a data set at most: SELECT sends a number for each
-MOST_VALUES = 1 << 22  # values of a working set at most: 64 MiB with their columns
-FEW_VALUES = 1 << 21
-"""The same before any pass of coordinate descent, when all rows may be undecided: 32 MiB with their columns, as much as
-the second derivatives of narrow data may have in each pass (`methods.MOST_BLOCK_VALUES`)."""
+MOST_VALUES = MOST_BLOCK_VALUES
+"""Values of a working set at most: 64 MiB with their columns. Before any pass of coordinate descent, when all rows may
+be undecided, it is `FEW_VALUES`."""
 FINE_GAP = 1e-6
 """Relative gap below which no method that begins anew is better off. With 0 the hinge on counts, tol=1e-10, ends at
 1.5e-3 in place of 2e-10."""
 
 
-def start(num_outputs: int, num_rows: int) -> WorkingSetState:
-    """The state before the first pass."""
-    return WorkingSetState(num_outputs=num_outputs, num_rows=num_rows)
-
-
-def reopen(state: WorkingSetState) -> None:
+def reopen(state: WorkingSetState, problem: Problem, model: Array) -> None:
     """Go on after a certificate that was not good enough."""
     state.share *= 0.5
     state.phase = WorkingSetPhase.SELECT
@@ -65,13 +62,13 @@ def descended(state: WorkingSetState, gap: float, tol: float) -> None:
         state.phase = WorkingSetPhase.SELECT
 
 
-def advance(state: WorkingSetState, model: Array, sums: Array, tol: float) -> Array:
+def advance(state: WorkingSetState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
     """Go on from the sums of a pass (see `state`, which is changed) other than DESCEND; returns the new w."""
-    if sums[0] > 0 or state.phase is WorkingSetPhase.REST:  # a task was interrupted: the pass is made again
+    if sums[Head.INTERRUPTED] > 0 or state.is_at_rest:  # the pass is made again
         return model
-    parts = Sums(state, len(model) // state.num_outputs, sums)
+    parts = Sums(state, sums)
     if state.phase is WorkingSetPhase.SELECT:
-        return _selected(state, model, parts, tol)
+        return _selected(state, model, parts, problem.tol)
     if state.phase is WorkingSetPhase.GATHER:
         _gathered(state, parts)
         return model
@@ -131,9 +128,10 @@ def _gathered(state: WorkingSetState, parts: Sums) -> None:
     rows = np.concatenate([state.rows, state.wanted])
     order = np.argsort(rows, kind="stable")
     lengths = np.concatenate([state.lengths, state.wanted_lengths])
-    place = value_order(lengths, order)
-    state.columns = np.concatenate([state.columns, parts.columns])[place]
-    state.values = np.concatenate([state.values, parts.values])[place]
+    values, columns = np.concatenate([state.values, parts.values]), np.concatenate([state.columns, parts.columns])
+    ends = np.cumsum([0, *lengths]).astype(np.int64)
+    matrix = scipy.sparse.csr_array((values, columns.astype(np.int64), ends), shape=(len(rows), state.D))[order]
+    state.columns, state.values = matrix.indices.astype(np.float64), matrix.data
     state.rows, state.lengths = rows[order], lengths[order]
     state.targets = np.concatenate([state.targets, parts.targets])[order]
     state.upper = np.concatenate([state.upper, parts.upper])[order]
@@ -141,12 +139,3 @@ def _gathered(state: WorkingSetState, parts: Sums) -> None:
     state.duals = np.concatenate([old, parts.duals])[order].ravel()
     state.wanted = state.wanted_lengths = np.zeros(0)
     state.phase = WorkingSetPhase.SOLVE
-
-
-def value_order(lengths: Array, order: Array) -> Array:
-    """Return where values of rows with these lengths, put in another order, are to be taken from, int64."""
-    counts = lengths.astype(np.int64)
-    starts = np.cumsum(counts) - counts
-    moved = counts[order]
-    firsts = np.cumsum(moved) - moved
-    return np.repeat(starts[order] - firsts, moved) + np.arange(int(moved.sum()))
