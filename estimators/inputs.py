@@ -17,7 +17,7 @@ from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from estimators.checks import Columns, require_finite, validated_samples, validated_weights
+from estimators.checks import Columns, require_finite, set_features, validated_samples, validated_weights
 from estimators.prediction import products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
 from estimators.warm import KeptDuals, fingerprint_of
@@ -296,8 +296,7 @@ def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:
             "real values; convert the data without --regression"
         )
     classes = np.asarray(folder.classes)
-    estimator.n_features_in_ = schema.num_features
-    estimator.__dict__.pop("feature_names_in_", None)
+    set_features(estimator, schema.num_features)
     totals = np.ones(len(classes))
     if schema.has_weights or estimator.class_weight is not None:
         totals = _class_totals(folder, len(classes))
