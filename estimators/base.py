@@ -21,9 +21,9 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOp
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-from chicle_elastic.solvers.linear.certified import STUCK
+from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
 from chicle_elastic.solvers.linear.methods import most_block_columns
-from estimators.checks import require_auto, require_finite_model, require_moderate
+from estimators.checks import CheckedParametersMixin, require_auto, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin, weights_of
@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 
 
 class LinearClassifier(
-    LinearPredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+    CheckedParametersMixin,
+    LinearPredictionMixin,
+    SaveMixin,
+    ClassifierMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
 ):
     """Linear classifier, trained until its duality gap is small.
 
@@ -310,7 +316,7 @@ class LinearClassifier(
         else:
             primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
             self.objective_, self.dual_objective_ = np.atleast_1d(primal), np.atleast_1d(dual)
-            self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
+            self.duality_gap_ = largest_ratio(primal - dual, primal, trainer.floor(outcome.certificate))
         self.__dict__.pop("duals_", None)
         self.__dict__.pop("_kept_duals", None)
         if outcome.state is not None:

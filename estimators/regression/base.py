@@ -19,8 +19,8 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
-from chicle_elastic.solvers.linear.certified import STUCK
-from estimators.checks import require_finite_model, require_moderate
+from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
+from estimators.checks import CheckedParametersMixin, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.regression.common import RegressionMixin
 from estimators.run import end_interrupted, fit_linear, gap_words, needs_no_job
@@ -37,7 +37,9 @@ FEW_VALUES = 1 << 20
 """Values of X up to which a copy of them costs less than a job."""
 
 
-class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class LinearRegressor(
+    CheckedParametersMixin, RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+):
     """Linear regressor, trained until its duality gap is small.
 
     Its parameters and attributes are described where they are meant to be read, in the estimators.
@@ -215,9 +217,9 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
             self.objective_ = self.dual_objective_ = self.duality_gap_ = float("nan")
             return
-        both = trainer.primal_and_dual(outcome.model, outcome.certificate)
-        self.objective_, self.dual_objective_ = (float(np.sum(values)) for values in both)
-        self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
+        primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
+        self.objective_, self.dual_objective_ = float(np.sum(primal)), float(np.sum(dual))
+        self.duality_gap_ = largest_ratio(primal - dual, primal, trainer.floor(outcome.certificate))
 
 
 def _shape(values: Any) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Update
 from chicle_elastic.solvers.kernels.tables import DenseKind
-from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
+from chicle_elastic.solvers.linear.descent import Descent
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import count_all
@@ -162,17 +162,15 @@ class CoordinatePasses:
                 descent.visit_all()
             before, started_s = descent.visits, budget.clock.now()
             most_work = max(PASS_VALUES, min(before * values_of_visit, enough - done) / tables.num_outputs)
-            found, processed = descent.run(
-                found,
-                budget,
-                num_threads=num_threads,
-                goal=self._goal / max(self._correction, 1.0),
-                most_visits=math.ceil(most_work / values_of_visit) if is_small else 0,
-            )
+            if is_small:
+                goal, most_visits = self._goal / max(self._correction, 1.0), math.ceil(most_work / values_of_visit)
+                found = descent.run_apart(found, budget, goal=goal, most_visits=most_visits)
+            else:
+                found, processed = descent.run(found, budget, num_threads=num_threads)
             visits, num_passes = descent.visits - before, num_passes + 1
             done += visits * values_of_visit + looks
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
-                self._learn(found, visits * values_of_visit + looks + PASS_VALUES)
+                self._learn(visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
             if done >= enough or self.is_newton or self.is_near or budget.is_spent():
                 break
@@ -230,10 +228,10 @@ class CoordinatePasses:
             self._local.write_duals(k, np.minimum(growth * self._local.duals(k), self._local.upper))
         return growth * w
 
-    def _learn(self, w: Array, work: float) -> None:
-        """Learn from passes of the only task that led to `w`."""
+    def _learn(self, work: float) -> None:
+        """Learn from passes of the only task."""
         assert self._descent is not None
-        relative = relative_gaps(w, self._descent.gaps, self._local.dual_sums)
+        relative = self._descent.relative_gaps
         self._last_gap = float(np.max(relative))
         if not self._may_finish or self._last_gap <= FINEST_GAP:
             return
@@ -284,7 +282,7 @@ class CoordinatePasses:
         race.add(newton.work - before, self._left(newton.relative_left))
         self._has_turned = not self.is_newton
         if self._descent is not None:
-            self._descent.gaps[:] = np.inf  # not those of these duals
+            self._descent.forget_gaps()
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)
             self._local.forget("rows")

@@ -209,9 +209,11 @@ class WideFinish:
 
         Least by their room: that of alpha_i is moved by room_i <x_i, b> for some b over these columns.
         """
+        if self._rows.heavy is None:
+            return alpha
         room = self._room(alpha)
         inside = np.flatnonzero(room)
-        if self._rows.heavy is None or not len(inside):
+        if not len(inside):
             return alpha
         columns, values = self._rows.heavy
         error = self._outside[columns] + (self._signs * alpha) @ values - goal[columns]
