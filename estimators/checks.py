@@ -142,7 +142,7 @@ def _are_plain(X: Any, y: Any, dtypes: tuple[Any, ...]) -> bool:
         and X.size > 0
         and X.dtype in dtypes
         and y.shape == X.shape[:1]
-        and (y.dtype.kind in "iub" or (y.dtype.kind == "f" and bool(np.isfinite(y).all())))
+        and (y.dtype.kind in "iubU" or (y.dtype.kind == "f" and bool(np.isfinite(y).all())))
     )
 
 

@@ -92,7 +92,8 @@ class LinearRegressor(
     def _may_be_little(self, X: Any) -> bool:
         """Say whether X may have little data; of what has no rows and columns yet that is seen when it has them."""
         shape = tuple(getattr(X, "shape", ()))
-        return len(shape) != 2 or shape[1] == 1 or self._is_little(shape)
+        has_lists = not isinstance(X, np.ndarray) and shape[1:] == (1,)
+        return len(shape) != 2 or has_lists or self._is_little(shape)
 
     def _initial_model(self) -> Array | None:
         """The model to begin with, shape (n_features + 1,); by default that of the trainer."""

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
-from chicle_elastic.solvers.kernels import csr, descent, memory, products, tables
+from chicle_elastic.solvers.kernels import csr, descent, kinked, memory, products, tables
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.local_chunk import RowBlock
@@ -226,6 +226,50 @@ def test_settled_duals_are_left_out_whose_derivatives_are_beyond_all_of_the_pass
     np.testing.assert_array_equal(is_left_out, slopes < -1.0)
     assert stats[:, 2].tolist() == [20.0] * outputs
     assert case.descend([2, 0, 3, 1])[2][:, 2].tolist() == (~is_left_out).sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize("loss", [Loss.SQUARED_HINGE, Loss.MODIFIED_HUBER])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("most_steps", [1, 50])
+def test_newton_steps_end_at_the_optimum(kind, loss, outputs, most_steps):
+    """The gap is that of the duals and their w; steps go on where the call before has ended."""
+    case = Case(kind, outputs, loss)
+    vectors, points = np.zeros_like(case.vectors), case.vectors.copy()
+    stats = np.zeros((outputs, kinked.NUM_STATS))
+    stats[:, kinked.GAP] = np.inf
+    room = np.empty((6, 6)), np.empty((kinked.NUM_VECTORS, 6)), np.empty((2, 20))
+    for _ in range(50 // most_steps):
+        kinked.newton_steps(
+            case.rows, case.samples, case.positives, INTERCEPT, 0.5 * loss.most_slope, 1e-9, most_steps,
+            np.zeros(1, np.uint8), *room, points, vectors, stats,
+        )  # fmt: skip
+    duals, targets = case.duals(), np.concatenate([block.targets for block in case.blocks])
+    signs = np.where(targets[:, None] == case.positives, 1.0, -1.0)
+    upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])[:, None]
+    assert (duals >= 0).all()
+    assert (duals <= loss.most_slope * upper * (1 + 1e-12)).all()
+    np.testing.assert_allclose(vectors, (signs * duals).T @ case.matrix, rtol=1e-7, atol=1e-9)
+    losses = primal_losses(loss, signs * (case.matrix @ vectors.T), upper).sum(axis=0)
+    values, squares = dual_values(loss, duals, upper).sum(axis=0), (vectors * vectors).sum(axis=1)
+    np.testing.assert_allclose(stats[:, kinked.PRIMAL], losses + 0.5 * squares, rtol=1e-9)
+    np.testing.assert_allclose(stats[:, kinked.DUAL], values, rtol=1e-9)
+    assert (losses + squares - values <= 1e-8 * losses).all()
+    assert (stats[:, kinked.STEPS] < 50).all()
+
+
+def test_newton_steps_stop_between_steps():
+    """The duals are then those of the point that was reached."""
+    case = Case("dense-float64", 3, Loss.SQUARED_HINGE)
+    vectors, stats = np.zeros_like(case.vectors), np.zeros((3, kinked.NUM_STATS))
+    stats[:, kinked.GAP] = np.inf
+    room = np.empty((6, 6)), np.empty((kinked.NUM_VECTORS, 6)), np.empty((2, 20))
+    kinked.newton_steps(
+        case.rows, case.samples, case.positives, INTERCEPT, np.inf, 1e-9, 50, np.ones(1, np.uint8), *room,
+        np.zeros_like(vectors), vectors, stats,
+    )  # fmt: skip
+    assert not stats[:, kinked.STEPS].any()
+    upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])
+    np.testing.assert_allclose(case.duals(), np.tile(2.0 * upper[:, None], 3), rtol=1e-12)
 
 
 def test_the_largest_derivatives_are_those_of_duals_that_may_move(kind):

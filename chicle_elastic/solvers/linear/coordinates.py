@@ -8,7 +8,9 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Update
 from chicle_elastic.solvers.kernels.tables import DenseKind
+from chicle_elastic.solvers.linear import kinked
 from chicle_elastic.solvers.linear.descent import Descent
+from chicle_elastic.solvers.linear.kinked import KinkedNewton
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import count_all
@@ -79,7 +81,7 @@ class CoordinatePasses:
         self._descent: Descent | None = None
         self._must_visit_all = False
         self._race: Race | None = None
-        self._newton: LocalNewton | None = None
+        self._newton: LocalNewton | KinkedNewton | None = None
         self._is_warm = False  # passes began with duals of before
         self._has_turned = False  # to the other method, which has to learn of it
         self._is_stuck = False
@@ -200,7 +202,19 @@ class CoordinatePasses:
         if not (self._local.loss.has_kinks and self._is_narrow and self._may_finish):
             return False
         pass_work = tables.num_rows * _visit_work(tables, CACHED_ROW_VALUES)
-        return step_work(tables) < PASSES_PER_STEP * pass_work
+        return self._step_work < PASSES_PER_STEP * pass_work
+
+    @property
+    def _has_kernel(self) -> bool:
+        """Say whether a kernel takes the Newton steps with less work."""
+        local = self._local
+        can_take_them = local.loss.has_kinks and self._is_narrow and not local.outside.any()
+        return can_take_them and kinked.step_work(local.tables) <= step_work(local.tables)
+
+    @property
+    def _step_work(self) -> float:
+        """Return what a Newton step of an output costs, at the most."""
+        return (kinked.step_work if self._has_kernel else step_work)(self._local.tables)
 
     def _work_per_iteration(self, is_small: bool, is_alone: bool, values_of_visit: float) -> float:
         """Return the work after which an iteration ends with the pass that is being made."""
@@ -212,7 +226,7 @@ class CoordinatePasses:
 
     @property
     def _first_turn(self) -> float:
-        return self._first_steps * self._local.tables.num_outputs * step_work(self._local.tables)
+        return self._first_steps * self._local.tables.num_outputs * self._step_work
 
     def _left(self, relative_gaps: Array) -> float:
         """Return what is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
@@ -265,18 +279,18 @@ class CoordinatePasses:
         race, w = self._race, model.reshape(self._local.tables.num_outputs, -1)
         assert race is not None
         if self._newton is None:
-            self._newton = LocalNewton(self._local, AGAIN * self.tol)
+            goal = AGAIN * self.tol
+            self._newton = KinkedNewton(self._local, w, goal) if self._has_kernel else LocalNewton(self._local, goal)
         elif self._has_turned:
-            self._newton.offer([self._local.duals(k) for k in range(len(w))])
+            self._newton.offer(w)
         newton = self._newton
         before = newton.work
         if self._has_turned:
             race.begin(self._left(newton.relative_left))
         self._has_turned = False
         self.visit_all()  # Newton steps move duals that were settled
-        newton.run(budget.is_spent, lambda: race.is_over(newton.work - before))
-        for k, duals in enumerate(newton.duals):
-            self._local.write_duals(k, duals)
+        newton.run(budget, lambda: race.is_over(newton.work - before))
+        newton.write_duals()
         delta = newton.w() - w
         self._last_gap = float(np.max(newton.relative_gaps))
         race.add(newton.work - before, self._left(newton.relative_left))

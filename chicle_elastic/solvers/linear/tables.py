@@ -69,22 +69,20 @@ class LocalTables:
         """Cut values of all rows, shape (num_rows,), into those of each chunk."""
         return np.split(values, np.cumsum(self.samples.lengths)[:-1])
 
-    def _uppers(self) -> list[Array]:
-        C, lengths = self.samples.uniform_upper, self.samples.lengths.tolist()
-        bounds = zip(self.notes, lengths, strict=True)
-        return [np.broadcast_to(C, n) if note.upper is None else note.upper for note, n in bounds]
-
     def upper(self) -> Array:
         """Return C_i of all rows, shape (num_rows,), float64."""
-        return np.concatenate(self._uppers())
+        C, lengths = self.samples.uniform_upper, self.samples.lengths.tolist()
+        bounds = zip(self.notes, lengths, strict=True)
+        return np.concatenate([np.full(n, C) if note.upper is None else note.upper for note, n in bounds])
 
     def dual_sums(self, loss: Loss) -> Array:
         """Sum the dual values of all rows per output, shape (outputs,), float64."""
         total = np.zeros(self.num_outputs)
-        for block, upper in zip(self.keep_alive, self._uppers(), strict=True):
+        for block, note in zip(self.keep_alive, self.notes, strict=True):
             duals = block.state[:, :, 0]
             if duals.any():
-                total += dual_values(loss, duals, upper[:, None]).sum(axis=0)
+                upper = np.array(self.samples.uniform_upper) if note.upper is None else note.upper[:, None]
+                total += dual_values(loss, duals, upper).sum(axis=0)
         return total
 
     def require_finite_norms(self) -> None:
@@ -154,15 +152,14 @@ def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Note
     num_rows, total_values = int(lengths.sum()), sum(num_values(block) for block in blocks)
     value_bytes = 8 if isinstance(blocks[0].rows, CsrRows) else blocks[0].rows.itemsize
     bucket_rows = descent.choose_bucket_rows(value_bytes * total_values / num_rows, total_values)
-    buckets = (-(-lengths // bucket_rows)).astype(np.int32)
-    bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), buckets)
-    first_bucket = np.repeat(np.cumsum(buckets, dtype=np.int32) - buckets, buckets)
+    bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), -(-lengths // bucket_rows))
+    bucket_row = np.concatenate([np.arange(0, length, bucket_rows, dtype=np.int32) for length in lengths.tolist()])
     return LocalTables(
         ids=ids,
         rows=tables.row_table(blocks),
         samples=samples,
         bucket_chunk=bucket_chunk,
-        bucket_row=(np.arange(len(bucket_chunk), dtype=np.int32) - first_bucket) * np.int32(bucket_rows),
+        bucket_row=bucket_row,
         bucket_rows=bucket_rows,
         num_outputs=blocks[0].state.shape[1],
         num_rows=num_rows,
