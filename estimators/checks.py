@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 from sklearn import get_config
-from sklearn.base import is_regressor
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
@@ -38,10 +38,10 @@ Hashed clicks (2,600 columns with values) with 38, 159 and 869 values for each e
 loses some of that; four times higher costs at most an index more for each value."""
 
 
-class CheckedParametersMixin:
-    """Checks only the parameters that are no defaults: each fit would otherwise find those within their constraints."""
+class LeanEstimator(BaseEstimator):
+    """Checks in a fit the parameters that are no defaults; whether those are within their constraints is seen once."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]]
+    _parameter_constraints: ClassVar[dict[str, list[Any]]]
 
     def _validate_params(self) -> None:
         kind: Any = type(self)

@@ -269,7 +269,7 @@ def _fit_alone(
     if last is None or not (gap <= trainer.tol or len(accounts.history) == max_iter or is_interrupted):
         return None, last
     model, certificate, state = best or (last.model, None, last.duals() if keep_state else None)
-    if isinstance(trainer, RegressionTrainer):  # a job would not have begun with it
+    if "coordinate descent" not in trainer.method(source.schema, 1):  # a job would not have begun with it
         accounts.history.methods = {1: "coordinate descent, because of one task with little data"}
     outcome = Outcome(
         model=model,

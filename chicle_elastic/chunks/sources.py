@@ -143,6 +143,11 @@ class ArraySource:
         return len(self._cuts) - 1
 
     @property
+    def num_values(self) -> int:
+        """Feature values that are stored."""
+        return self._rows.num_nonzeros if isinstance(self._rows, CsrRows) else int(self._rows.size)
+
+    @property
     def chunk_rows(self) -> list[int]:
         """Rows of each chunk."""
         return [stop - start for start, stop in itertools.pairwise(self._cuts)]

@@ -12,7 +12,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
+from sklearn.base import RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, Options
@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
-from estimators.checks import CheckedParametersMixin, require_finite_model, require_moderate
+from estimators.checks import LeanEstimator, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.regression.common import RegressionMixin
 from estimators.run import end_interrupted, fit_linear, gap_words, needs_no_job
@@ -37,9 +37,7 @@ FEW_VALUES = 1 << 20
 """Values of X up to which a copy of them costs less than a job."""
 
 
-class LinearRegressor(
-    CheckedParametersMixin, RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
-):
+class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, LeanEstimator, metaclass=ABCMeta):
     """Linear regressor, trained until its duality gap is small.
 
     Its parameters and attributes are described where they are meant to be read, in the estimators.

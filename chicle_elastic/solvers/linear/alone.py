@@ -21,6 +21,7 @@ from chicle_elastic.solvers.kernels import losses as kernels
 from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.coordinates import FIRST_STEPS, CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
@@ -72,7 +73,7 @@ def looks(
     """
     schema, outputs = source.schema, trainer.num_outputs(source.schema)
     model = np.zeros(outputs * (schema.num_features + 1))
-    progress = trainer.begin(schema, model, NO_PROGRESS, 1)
+    progress = NO_PROGRESS if _descends(trainer, source) else trainer.begin(schema, model, NO_PROGRESS, 1)
     problem = _problem(trainer, progress, schema)
     if problem is None or schema.num_rows > MOST_CACHED_VALUES:  # each has a value
         return
@@ -149,6 +150,13 @@ class _Problem:
     loss: Loss = Loss.HINGE
     has_newton: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _descends(trainer: LinearTrainer | RegressionTrainer, source: ArraySource) -> bool:
+    """Say whether there is little data of a loss with kinks: of sparse rows a job knows the columns, not the values."""
+    if not isinstance(trainer, LinearTrainer) or trainer.algorithm != "auto":
+        return False
+    return Loss.named(trainer.loss).has_kinks and source.num_values <= SMALL_VALUES
 
 
 def _problem(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema: DataSchema) -> _Problem | None:
