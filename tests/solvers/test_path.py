@@ -208,7 +208,7 @@ def test_a_fold_may_leave_out_all_rows_of_a_task():
 def test_a_stage_that_uses_all_its_iterations_says_how_far_it_came():
     """One iteration each: the next stage begins all the same."""
     X, y, folds = problem()
-    trainers = stages("squared_hinge")
+    trainers = stages("logistic")
     models, gaps, outcome = run(trainers, X, y, folds, max_iterations=1)
     assert len(models) == len(outcome.history) == len(trainers)
     assert max(gaps) > TOL
