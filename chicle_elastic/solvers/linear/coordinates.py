@@ -84,7 +84,7 @@ class CoordinatePasses:
         self._newton: LocalNewton | KinkedNewton | None = None
         self._is_warm = False  # passes began with duals of before
         self._has_turned = False  # to the other method, which has to learn of it
-        self._is_stuck = False
+        self._is_stuck = self._is_kernel_stuck = False
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
         self._choice = ThreadChoice(local.num_threads)
         self._growth = 1.0
@@ -209,7 +209,7 @@ class CoordinatePasses:
         """Say whether a kernel takes the Newton steps with less work."""
         local = self._local
         can_take_them = local.loss.has_kinks and self._is_narrow and not local.outside.any()
-        return can_take_them and kinked.step_work(local.tables) <= step_work(local.tables)
+        return can_take_them and not self._is_kernel_stuck and kinked.step_work(local.tables) <= step_work(local.tables)
 
     @property
     def _step_work(self) -> float:
@@ -297,10 +297,13 @@ class CoordinatePasses:
         self._has_turned = not self.is_newton
         if self._descent is not None:
             self._descent.forget_gaps()
-        if newton.is_stuck or self._last_gap <= FINEST_GAP:
-            self._end_newton(is_stuck=newton.is_stuck)
+        is_stuck = newton.is_stuck
+        if is_stuck and isinstance(newton, KinkedNewton):  # the other steps correct duals that rounding has spoiled
+            self._newton, self._is_kernel_stuck, is_stuck = None, True, False
+        elif is_stuck or self._last_gap <= FINEST_GAP:
+            self._end_newton(is_stuck=is_stuck)
             self._local.forget("rows")
-        has_given_up = newton.is_stuck and self._local.loss is not Loss.HINGE
+        has_given_up = is_stuck and self._local.loss is not Loss.HINGE
         gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
         return Update(
             delta=delta.ravel(),

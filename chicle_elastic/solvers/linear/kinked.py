@@ -17,8 +17,8 @@ from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, ROW_VALUES
 from chicle_elastic.solvers.linear.tables import LocalTables
 
-STEPS_PER_ITERATION, MOST_STEPS = 16, 128
-"""Newton steps of an output at most before the runtime is asked what next, and before they are given up."""
+STEPS_PER_ITERATION, MOST_STEPS = 16, 64
+"""Newton steps of an output before the runtime is asked what next, and before others are taken; most end at 14."""
 MULTIPLICATION = 0.2
 """A multiplication and addition in the kernel; see `race`. Four times as much or as little decides only about who takes
 the same steps."""
@@ -62,13 +62,17 @@ class KinkedNewton:
     @property
     def relative_gaps(self) -> Array:
         """The same, as shares of P."""
-        return np.asarray(self._stats[:, kernels.GAP] / np.maximum(self._stats[:, kernels.PRIMAL], TINY))
+        return self._shares(self._stats[:, kernels.GAP])
 
     @property
     def relative_left(self) -> Array:
         """How far the steps of each output have got."""
-        left = np.minimum(self._stats[:, kernels.GAP], self._stats[:, kernels.LEFT])
-        return np.asarray(left / np.maximum(self._stats[:, kernels.PRIMAL], TINY))
+        return self._shares(np.minimum(self._stats[:, kernels.GAP], self._stats[:, kernels.LEFT]))
+
+    def _shares(self, gaps: Array) -> Array:
+        """Divide gaps by P."""
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond all numbers, where P is next to nothing
+            return np.asarray(gaps / np.maximum(self._stats[:, kernels.PRIMAL], TINY))
 
     def w(self) -> Array:
         """w of these duals, shape (outputs, num_features + 1)."""
@@ -77,7 +81,8 @@ class KinkedNewton:
     def offer(self, w: Array) -> None:
         """Go on from the duals in the chunks, whose w this is."""
         sums = self._local.certify(self._local.loss, w, has_losses=True, is_known=True)[1]
-        squares = dots(w, w)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = dots(w, w)
         self._w[:] = self._points[:] = w
         self._stats[:, kernels.DUAL] = self._local.dual_sums
         self._stats[:, kernels.GAP] = sums[:, 0] - self._local.dual_sums + squares
