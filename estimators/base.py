@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-from chicle_elastic.solvers.linear.certified import STUCK
+from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
 from chicle_elastic.solvers.linear.methods import most_block_columns
-from estimators.checks import require_auto, require_finite_model, require_moderate
+from estimators.checks import LeanEstimator, require_auto, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin, weights_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class LinearClassifier(
-    LinearPredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+    LinearPredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, LeanEstimator, metaclass=ABCMeta
 ):
     """Linear classifier, trained until its duality gap is small.
 
@@ -303,14 +303,15 @@ class LinearClassifier(
         for name, value in attributes.items():
             setattr(self, name, value)
         self.history_, self.ledger_ = outcome.history, outcome.ledger
-        self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
+        if not self.history_.methods:
+            self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
             self.objective_ = self.dual_objective_ = np.full(self._num_objectives(), np.nan)
             self.duality_gap_ = np.nan
         else:
             primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
             self.objective_, self.dual_objective_ = np.atleast_1d(primal), np.atleast_1d(dual)
-            self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
+            self.duality_gap_ = largest_ratio(primal - dual, primal, trainer.floor(outcome.certificate))
         self.__dict__.pop("duals_", None)
         self.__dict__.pop("_kept_duals", None)
         if outcome.state is not None:

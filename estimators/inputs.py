@@ -17,7 +17,7 @@ from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from estimators.checks import Columns, require_finite, validated_samples, validated_weights
+from estimators.checks import Columns, require_finite, set_features, validated_samples, validated_weights
 from estimators.prediction import products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
 from estimators.warm import KeptDuals, fingerprint_of
@@ -205,7 +205,7 @@ def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
 
 def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
     X, y = validated_samples(estimator, X, y)
-    if y.dtype.kind not in "iub":  # whole numbers are classes; finding that out would sort them
+    if y.dtype.kind not in "iubU":  # whole numbers and words are classes; finding that out would sort them
         check_classification_targets(y)
     classes, codes, counts = encode_labels(y)
     weights, metadata = None, None
@@ -296,8 +296,7 @@ def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:
             "real values; convert the data without --regression"
         )
     classes = np.asarray(folder.classes)
-    estimator.n_features_in_ = schema.num_features
-    estimator.__dict__.pop("feature_names_in_", None)
+    set_features(estimator, schema.num_features)
     totals = np.ones(len(classes))
     if schema.has_weights or estimator.class_weight is not None:
         totals = _class_totals(folder, len(classes))

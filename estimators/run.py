@@ -238,27 +238,27 @@ def _fit_alone(
     Returns:
         The outcome, None where a job has to go on, and the last iteration, None where there was none.
     """
+    from chicle_elastic.chunks.sources import ArraySource
     from chicle_elastic.solvers.linear.alone import looks
     from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
-    is_alone = needs_no_job(estimator) and getattr(training, "features", None) is not None
-    if not (is_alone and isinstance(trainer, LinearTrainer | RegressionTrainer) and trainer.tol > 0):
-        return None, None
     source, max_iter = training.source, int(estimator.max_iter)
-    accounts = Accounts([info.num_rows for info in source.infos(trainer.state(source.schema))])
+    if not (isinstance(trainer, LinearTrainer | RegressionTrainer) and trainer.tol > 0):
+        return None, None
+    if not (isinstance(source, ArraySource) and needs_no_job(estimator)):
+        return None, None
+    accounts = Accounts(source.chunk_rows)
     last: Look | None = None
     best: tuple[Array, Report, Array | None] | None = None
     is_interrupted, gap = False, math.inf
     try:
         with one_blas_thread():
             for last in looks(trainer, source, seed=seed, max_iterations=max_iter):
-                figures = {"duality_gap_estimate": last.estimate}
-                if last.report.is_certificate:
-                    figures |= trainer.figures(last.model, last.report)
-                accounts.add(figures, last.report.epochs)
-                if "duality_gap" in figures and (best is None or figures["duality_gap"] <= gap):
-                    gap = figures["duality_gap"]
+                accounts.add(last.figures, last.report.epochs)
+                found = last.figures.get("duality_gap", math.inf)
+                if last.report.is_certificate and (best is None or found <= gap):
+                    gap = found
                     best = last.model, last.report, last.duals() if keep_state else None
                 if gap <= trainer.tol:
                     break
@@ -269,7 +269,7 @@ def _fit_alone(
     if last is None or not (gap <= trainer.tol or len(accounts.history) == max_iter or is_interrupted):
         return None, last
     model, certificate, state = best or (last.model, None, last.duals() if keep_state else None)
-    if isinstance(trainer, RegressionTrainer):  # a job would not have begun with it
+    if "coordinate descent" not in trainer.method(source.schema, 1):  # a job would not have begun with it
         accounts.history.methods = {1: "coordinate descent, because of one task with little data"}
     outcome = Outcome(
         model=model,

@@ -238,7 +238,9 @@ def methods_of(history: History, method_on: Callable[[int], str]) -> dict[int, s
     found: dict[int, str] = {}
     most = 0
     for record in history:
-        most = max(most, record.num_tasks)
+        if record.num_tasks <= most:
+            continue
+        most = record.num_tasks
         method = method_on(most)
         if not found or method != next(reversed(found.values())):
             found[record.iteration] = method

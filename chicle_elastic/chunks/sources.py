@@ -141,6 +141,16 @@ class ArraySource:
         """Chunks that the arrays are cut into."""
         return len(self._cuts) - 1
 
+    @property
+    def num_values(self) -> int:
+        """Feature values that are stored."""
+        return self._rows.num_nonzeros if isinstance(self._rows, CsrRows) else int(self._rows.size)
+
+    @property
+    def chunk_rows(self) -> list[int]:
+        """Rows of each chunk."""
+        return [stop - start for start, stop in itertools.pairwise(self._cuts)]
+
     def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
         """All chunks, by id from 0, with the bytes that each takes together with `state`; no row is copied for it."""
         return tuple(self._info(ChunkId(number), state) for number in range(self.num_chunks))
@@ -182,8 +192,7 @@ class ArraySource:
         start, stop = self._span(chunk_id)
         if self._state_spec is None and self._order is None:
             self._state_spec = state
-            lengths = [stop - start for start, stop in itertools.pairwise(self._cuts)]
-            blocks = zeros_per_chunk(lengths, state.shape(0)[1:], state.dtype)
+            blocks = zeros_per_chunk(self.chunk_rows, state.shape(0)[1:], state.dtype)
             self._states = dict(zip(map(ChunkId, range(self.num_chunks)), blocks, strict=True))
         if state == self._state_spec and chunk_id in self._states:
             return self._states.pop(chunk_id)

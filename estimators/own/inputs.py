@@ -16,6 +16,7 @@ from chicle_elastic.errors import DataError, UsageError
 from estimators.checks import (
     require_finite,
     rows_for_code,
+    set_features,
     validated_features,
     validated_rows,
     validated_samples,
@@ -95,8 +96,7 @@ def _from_folder(estimator: Any, folder: ChunkFolder, kind: str | None) -> Elast
             f"{estimator._shown_name} is a classifier, and the targets of the chunk folder {folder.path} are real "
             "values; convert the data without --regression"
         )
-    estimator.n_features_in_ = folder.schema.num_features
-    estimator.__dict__.pop("feature_names_in_", None)
+    set_features(estimator, folder.schema.num_features)
     return ElasticSet(source=folder, classes=np.asarray(folder.classes) if kind == "classifier" else None)
 
 

@@ -12,15 +12,15 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
+from sklearn.base import RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, Options
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
-from chicle_elastic.solvers.linear.certified import STUCK
-from estimators.checks import require_finite_model, require_moderate
+from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
+from estimators.checks import LeanEstimator, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.regression.common import RegressionMixin
 from estimators.run import end_interrupted, fit_linear, gap_words, needs_no_job
@@ -37,7 +37,7 @@ FEW_VALUES = 1 << 20
 """Values of X up to which a copy of them costs less than a job."""
 
 
-class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, LeanEstimator, metaclass=ABCMeta):
     """Linear regressor, trained until its duality gap is small.
 
     Its parameters and attributes are described where they are meant to be read, in the estimators.
@@ -90,7 +90,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
     def _may_be_little(self, X: Any) -> bool:
         """Say whether X may have little data; of what has no rows and columns yet that is seen when it has them."""
         shape = tuple(getattr(X, "shape", ()))
-        return len(shape) != 2 or shape[1] == 1 or self._is_little(shape)
+        has_lists = not isinstance(X, np.ndarray) and shape[1:] == (1,)
+        return len(shape) != 2 or has_lists or self._is_little(shape)
 
     def _initial_model(self) -> Array | None:
         """The model to begin with, shape (n_features + 1,); by default that of the trainer."""
@@ -215,9 +216,9 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
             self.objective_ = self.dual_objective_ = self.duality_gap_ = float("nan")
             return
-        both = trainer.primal_and_dual(outcome.model, outcome.certificate)
-        self.objective_, self.dual_objective_ = (float(np.sum(values)) for values in both)
-        self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
+        primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
+        self.objective_, self.dual_objective_ = float(np.sum(primal)), float(np.sum(dual))
+        self.duality_gap_ = largest_ratio(primal - dual, primal, trainer.floor(outcome.certificate))
 
 
 def _shape(values: Any) -> tuple[int, ...]:

@@ -12,7 +12,14 @@ from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from estimators.checks import Columns, require_finite, validated_features, validated_samples, validated_weights
+from estimators.checks import (
+    Columns,
+    require_finite,
+    set_features,
+    validated_features,
+    validated_samples,
+    validated_weights,
+)
 from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin, products, weights_of
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
@@ -106,8 +113,7 @@ def _from_folder(estimator: Any, folder: "ChunkFolder") -> RegressionSet:
         )
     if schema.has_weights:
         require_weight(type(estimator).__name__, _total_weight(folder))
-    estimator.n_features_in_ = schema.num_features
-    estimator.__dict__.pop("feature_names_in_", None)
+    set_features(estimator, schema.num_features)
     return RegressionSet(source=folder, columns=Columns(schema.num_features))
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
-from chicle_elastic.solvers.kernels import csr, descent, memory, products, tables
+from chicle_elastic.solvers.kernels import csr, descent, kinked, memory, products, tables
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.local_chunk import RowBlock
@@ -80,14 +80,35 @@ class Case:
         """Run the kernel over buckets of the three chunks; returns vectors, counts per chunk and stats."""
         vectors, processed = self.vectors.copy(), np.zeros(3, dtype=np.int64)
         outputs = len(self.positives)
-        stats = np.tile([0.0, 0.0, 0.0, 0.0, -np.inf, np.inf], (outputs, 1))
+        stats = np.tile([0.0, 0.0, 0.0, -np.inf, np.inf], (outputs, 1))
         descent.descend(
             LOSSES[self.loss], self.rows, self.samples, np.array([0, 0, 1, 2], np.int32),
-            np.array([0, 8, 0, 0], np.int32), 8, np.asarray(order, np.int32), np.array([0, len(order), 1]), len(order),
-            99, self.positives, 0, outputs, INTERCEPT, sigma, 0.0, 0, np.zeros(outputs), 4, np.full(1, stop, np.uint8),
-            descent.make_scratch(self.rows), np.tile(bounds, (outputs, 1)), vectors, processed, stats,
+            np.array([0, 8, 0, 0], np.int32), 8, np.array([order], np.int32), np.array([[0, len(order), 1]]),
+            np.zeros(1, bool), len(order), 99, self.positives, INTERCEPT, sigma, 0.0, 0, np.zeros(outputs), 4,
+            np.full(1, stop, np.uint8), descent.make_scratch(self.rows), np.tile(bounds, (outputs, 1)), vectors,
+            processed, stats,
         )  # fmt: skip
         return vectors, processed, stats
+
+    def descend_apart(self, are_done):
+        """Make many passes for each output that is not done, row by row; returns vectors and stats."""
+        lengths, outputs = self.samples.lengths, len(self.positives)
+        chunks = np.repeat(np.arange(3, dtype=np.int32), lengths)
+        numbers = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+        orders = np.tile(np.arange(len(chunks), dtype=np.int32), (outputs, 1))
+        vectors, stats = np.zeros_like(self.vectors), np.zeros((outputs, 5))
+        for block in self.blocks:
+            block.state[:] = 0.0
+        for left_out in self.left_out:
+            left_out[:] = 0
+        descent.descend(
+            LOSSES[self.loss], self.rows, self.samples, chunks, numbers, 1, orders,
+            np.array([[0, len(chunks), k + 1] for k in range(outputs)]), np.asarray(are_done), 0, 0, self.positives,
+            INTERCEPT, 1.0, 1e-6, 100_000, np.zeros(outputs), descent.BLOCK_ROWS, np.zeros(1, np.uint8),
+            descent.make_scratch(self.rows), np.tile([np.inf, -np.inf, 2.0], (outputs, 1)), vectors,
+            np.zeros(0, np.int64), stats,
+        )  # fmt: skip
+        return vectors, stats
 
     def duals(self):
         """Duals as the kernels left them, shape (20, outputs)."""
@@ -130,7 +151,7 @@ def test_a_pass_equals_its_numpy_form(kind, outputs, loss):
     case = Case(kind, outputs, loss)
     order = [2, 0, 3, 1, 1, 3, 0, 2]
     before = case.duals()
-    expected = case.reference(descent.descend, rows_of(order), stats=np.zeros((outputs, 6)), sigma=2.0)
+    expected = case.reference(descent.descend, rows_of(order), stats=np.zeros((outputs, 5)), sigma=2.0)
     vectors, processed, stats = case.descend(order)
     tolerance = (
         {"rtol": 1e-4, "atol": 1e-5} if "float64" not in kind and "dense" in kind else {"rtol": 1e-6, "atol": 1e-8}
@@ -143,6 +164,29 @@ def test_a_pass_equals_its_numpy_form(kind, outputs, loss):
     assert not np.allclose(case.duals(), before), "the case must make steps, or it proves nothing"
 
 
+@KINDS_AND_LOSSES
+def test_many_passes_of_an_output_end_near_its_optimum_whatever_the_others_do(kind, loss):
+    """The gap is that of the vector, which is the sum of the duals' rows; an output that is done stays as it was."""
+    case = Case(kind, 3, loss)
+    vectors, stats = case.descend_apart([False, False, False])
+    duals = case.duals().copy()
+    targets = np.concatenate([block.targets for block in case.blocks])
+    signs = np.where(targets[:, None] == case.positives, 1.0, -1.0)
+    upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])[:, None]
+    tolerance = 1e-4 if "float64" not in kind and "dense" in kind else 1e-9
+    np.testing.assert_allclose(vectors, (signs * duals).T @ case.matrix, rtol=tolerance, atol=tolerance)
+    margins = signs * (case.matrix @ vectors.T)
+    losses = primal_losses(loss, margins, upper).sum(axis=0)
+    gaps = losses - dual_values(loss, duals, upper).sum(axis=0) + (vectors * vectors).sum(axis=1)
+    np.testing.assert_allclose(stats[:, 0], gaps, rtol=1e-3, atol=tolerance * losses.max())
+    assert (stats[:, 0] <= 1e-4 * losses).all()
+    for k in range(3):
+        alone, _ = case.descend_apart(np.arange(3) != k)
+        np.testing.assert_array_equal(alone[k], vectors[k])
+        np.testing.assert_array_equal(case.duals()[:, k], duals[:, k])
+        assert not np.delete(alone, k, axis=0).any()
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_rows_of_weight_0_are_not_visited(kind, outputs):
     """The others are, as if these were not there."""
@@ -151,7 +195,7 @@ def test_rows_of_weight_0_are_not_visited(kind, outputs):
     for block in case.blocks[:1]:
         block.state[2:5] = 0.0
     visited = [row for row in rows_of([2, 0, 3, 1]) if row not in (2, 3, 4)]
-    expected = case.reference(descent.descend, visited, stats=np.zeros((outputs, 6)), sigma=2.0)
+    expected = case.reference(descent.descend, visited, stats=np.zeros((outputs, 5)), sigma=2.0)
     vectors, processed, counts = case.descend([2, 0, 3, 1])
     assert counts[:, 2].tolist() == expected["stats"][:, 2].tolist() == [17.0] * outputs
     assert processed.tolist() == [11, 8, 1], "they are rows of the pass all the same"
@@ -180,15 +224,59 @@ def test_settled_duals_are_left_out_whose_derivatives_are_beyond_all_of_the_pass
     np.testing.assert_array_equal(vectors, case.vectors)
     is_left_out = np.concatenate(case.left_out) != 0
     np.testing.assert_array_equal(is_left_out, slopes < -1.0)
-    assert stats[:, 3].tolist() == is_left_out.sum(axis=0).tolist()
+    assert stats[:, 2].tolist() == [20.0] * outputs
     assert case.descend([2, 0, 3, 1])[2][:, 2].tolist() == (~is_left_out).sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize("loss", [Loss.SQUARED_HINGE, Loss.MODIFIED_HUBER])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("most_steps", [1, 50])
+def test_newton_steps_end_at_the_optimum(kind, loss, outputs, most_steps):
+    """The gap is that of the duals and their w; steps go on where the call before has ended."""
+    case = Case(kind, outputs, loss)
+    vectors, points = np.zeros_like(case.vectors), case.vectors.copy()
+    stats = np.zeros((outputs, kinked.NUM_STATS))
+    stats[:, kinked.GAP] = np.inf
+    room = np.empty((6, 6)), np.empty((kinked.NUM_VECTORS, 6)), np.empty((2, 20))
+    for _ in range(50 // most_steps):
+        kinked.newton_steps(
+            case.rows, case.samples, case.positives, INTERCEPT, 0.5 * loss.most_slope, 1e-9, most_steps,
+            np.zeros(1, np.uint8), *room, points, vectors, stats,
+        )  # fmt: skip
+    duals, targets = case.duals(), np.concatenate([block.targets for block in case.blocks])
+    signs = np.where(targets[:, None] == case.positives, 1.0, -1.0)
+    upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])[:, None]
+    assert (duals >= 0).all()
+    assert (duals <= loss.most_slope * upper * (1 + 1e-12)).all()
+    np.testing.assert_allclose(vectors, (signs * duals).T @ case.matrix, rtol=1e-7, atol=1e-9)
+    losses = primal_losses(loss, signs * (case.matrix @ vectors.T), upper).sum(axis=0)
+    values, squares = dual_values(loss, duals, upper).sum(axis=0), (vectors * vectors).sum(axis=1)
+    np.testing.assert_allclose(stats[:, kinked.PRIMAL], losses + 0.5 * squares, rtol=1e-9)
+    np.testing.assert_allclose(stats[:, kinked.DUAL], values, rtol=1e-9)
+    assert (losses + squares - values <= 1e-8 * losses).all()
+    assert (stats[:, kinked.STEPS] < 50).all()
+
+
+def test_newton_steps_stop_between_steps():
+    """The duals are then those of the point that was reached."""
+    case = Case("dense-float64", 3, Loss.SQUARED_HINGE)
+    vectors, stats = np.zeros_like(case.vectors), np.zeros((3, kinked.NUM_STATS))
+    stats[:, kinked.GAP] = np.inf
+    room = np.empty((6, 6)), np.empty((kinked.NUM_VECTORS, 6)), np.empty((2, 20))
+    kinked.newton_steps(
+        case.rows, case.samples, case.positives, INTERCEPT, np.inf, 1e-9, 50, np.ones(1, np.uint8), *room,
+        np.zeros_like(vectors), vectors, stats,
+    )  # fmt: skip
+    assert not stats[:, kinked.STEPS].any()
+    upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])
+    np.testing.assert_allclose(case.duals(), np.tile(2.0 * upper[:, None], 3), rtol=1e-12)
 
 
 def test_the_largest_derivatives_are_those_of_duals_that_may_move(kind):
     """At w = 0 every margin is 0, so all derivatives are -1."""
     case = Case(kind, 1, Loss.HINGE)
     case.vectors[:] = 0.0
-    assert case.descend([3])[2][0, 4:].tolist() == [-1.0, -1.0]
+    assert case.descend([3])[2][0, 3:].tolist() == [-1.0, -1.0]
 
 
 def test_buckets_without_a_row_to_visit_come_last_and_are_not_shuffled():
@@ -217,7 +305,7 @@ def test_a_set_stop_flag_leaves_everything_as_it_was():
     before = case.duals()
     vectors, processed, stats = case.descend([0], stop=1)
     assert processed.sum() == 0
-    assert not stats[:, :4].any()
+    assert not stats[:, :3].any()
     np.testing.assert_array_equal(case.duals(), before)
     np.testing.assert_array_equal(vectors, case.vectors)
 

@@ -67,7 +67,7 @@ BLOCK_ROWS = 512
 """Rows, at most 64 buckets, between two looks at the stop flag; all outputs visit a block while it is in the cache."""
 CURSOR, ACTIVE, RANDOM, NUM_COUNTS = range(4)
 """Places in the counts of an order: buckets that are taken, buckets that are to be visited, state of the generator."""
-GAP, CHANGE, VISITS, LEFT, MOST, LEAST, NUM_STATS = range(7)
+GAP, CHANGE, VISITS, MOST, LEAST, NUM_STATS = range(6)
 """Places in the statistics of an output: see `descend`."""
 ABOVE, BELOW, PER_GAP = 0, 1, 2
 """Places in the bounds of an output: see `descend`."""
@@ -103,14 +103,12 @@ class Scratch(NamedTuple):
     Attributes:
         work, gathered: See `tables`; shape (num_features,), float32, and float64 zeros. Empty without a working copy.
         chunks, rows: The rows to visit in a block, shape (BLOCK_ROWS,), uint32.
-        idle: Whether no output visits a bucket of the block, shape (BLOCK_ROWS,), uint8.
     """
 
     work: Array
     gathered: Array
     chunks: Array
     rows: Array
-    idle: Array
 
 
 def positives(num_outputs: int) -> Array:
@@ -138,7 +136,6 @@ def make_scratch(rows: RowTable) -> Scratch:
         gathered=aligned_zeros((d,), "float64"),
         chunks=np.zeros(BLOCK_ROWS, np.uint32),
         rows=np.zeros(BLOCK_ROWS, np.uint32),
-        idle=np.zeros(BLOCK_ROWS, np.uint8),
     )
 
 
@@ -176,13 +173,12 @@ def descend(
     bucket_chunk,
     bucket_row,
     bucket_rows,
-    order,  # OUT
+    orders,  # OUT
     counts,  # OUT
+    are_done,
     num_buckets,
     max_blocks,
     positives,
-    first_output,
-    end_output,
     intercept,
     sigma,
     goal,
@@ -196,7 +192,7 @@ def descend(
     processed,  # OUT
     stats,  # OUT
 ):
-    """Exact coordinate steps over the buckets of `order`, for some outputs; threads share the order block by block.
+    """Exact coordinate steps over the buckets of an order; threads share the order block by block.
 
     Args:
         loss: One of `losses.LOSSES`.
@@ -205,16 +201,18 @@ def descend(
         bucket_chunk: Chunk of each bucket, shape (num_buckets,), int32.
         bucket_row: First row of each bucket in its chunk, shape (num_buckets,), int32.
         bucket_rows: Rows of a bucket, see `choose_bucket_rows`; the last one of a chunk may have fewer.
-        order, counts: As `shuffle` leaves them. Buckets without a row to visit become negative in many passes.
-        num_buckets: Buckets of `order` to visit, where there is one pass.
+        orders, counts: Of one pass one order, which all outputs have in common, as `shuffle` leaves it; of many passes
+            one for each output, in which buckets without a row to visit become negative. Shape (orders, num_buckets)
+            and (orders, 3).
+        are_done: Which orders have no part in this, shape (orders,), bool.
+        num_buckets: Buckets of the order to visit, where there is one pass.
         max_blocks: Blocks to do at most before looking at the clock, where there is one pass.
         positives: Positive class of each output, shape (outputs,), int32.
-        first_output, end_output: Which outputs.
         intercept: Value of the intercept column; 0 for none.
         sigma: CoCoA's sigma' >= 1.
         goal: Relative gap that ends many passes.
-        most_visits: 0 for one pass. Else one thread makes passes for one output over buckets of one row, until the gap
-            is `goal`, or as many duals were visited.
+        most_visits: 0 for one pass. Else one thread makes passes for one output after the other over buckets of one
+            row, until the gap is `goal`, or as many duals were visited.
         dual_sums: Sums of dual values per output before this call.
         ahead: Rows to ask for ahead of time, `BLOCK_ROWS` for none.
         stop: uint8 of shape (1,); looked at between blocks, or between many passes.
@@ -224,10 +222,10 @@ def descend(
             passes.
         vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous.
         processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
-        stats: Per output, shape (outputs, 6), float64, C-contiguous. Added to: gap contributions at the moving vector
+        stats: Per output, shape (outputs, 5), float64, C-contiguous. Added to: gap contributions at the moving vector
             (of many passes the gap at their end, or `FIRST_PER_GAP` times what it is expected to be if that is above
-            `goal`), change of the sum of dual values, duals that were looked at, duals that are left out.
-            Then the largest and the least derivative of duals that may move (in the last pass).
+            `goal`), change of the sum of dual values, duals that were looked at. Then the largest and the least
+            derivative of duals that may move (in the last pass).
 
     NumPy equivalent of one pass, where rows of weight 0 are not visited::
 
@@ -247,157 +245,159 @@ def descend(
     # Addresses, because each use of an array in a tuple takes the compiler as long as ten loads.
     lengths, targets, duals = address_of(samples.lengths), address_of(samples.targets), address_of(samples.duals)
     norms, uppers, left_outs = address_of(samples.norms), address_of(samples.upper), address_of(samples.left_out)
-    chunk_of, row_of, idle = address_of(scratch.chunks), address_of(scratch.rows), address_of(scratch.idle)
+    chunk_of, row_of = address_of(scratch.chunks), address_of(scratch.rows)
     work_copy, gathered = address_of(scratch.work), address_of(scratch.gathered)
-    sums, place, is_alone = address_of(stats), address_of(counts), most_visits > 0
+    sums, is_alone = address_of(stats), most_visits > 0
     overlaps = is_dense(kind) and rows.num_features <= MAX_OVERLAPPED
     is_copied = item_size(kind.like_work) < item_size(REAL)
     block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
-    is_fixed, estimate = False, 0.0
-    while True:
-        num_buckets = counts[ACTIVE] if is_alone else num_buckets
-        start, number = fetch_add(place, block_buckets), 0
-        while start < num_buckets and (is_alone or (number < max_blocks and stop[0] == 0)):
-            number += 1
-            end = start + block_buckets if start + block_buckets < num_buckets else num_buckets
-            # Taken one ahead, so that it can be asked for.
-            next_start = fetch_add(place, block_buckets) if is_alone or number < max_blocks else num_buckets
-            for k in range(np.uintp(first_output), np.uintp(end_output)):
-                vector = address_of(vectors) + k * (last + one) * item_size(REAL)
-                # The rows to visit; those of weight 0 are none: their duals are 0 and stay so.
-                count = np.uintp(0)
-                for position in range(start, end):
-                    bucket, before = order[position], count
-                    chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
-                    behind, upper_of = np.uintp(load(lengths, chunk, COUNT)), load(uppers, chunk, PLACE)
-                    left_out_of = load(left_outs, chunk, PLACE)
-                    behind = row + bucket_rows if row + bucket_rows < behind else behind
-                    while row < behind:
-                        store(chunk_of, count, chunk, NUMBER)
-                        store(row_of, count, row, NUMBER)
-                        is_left_out = load(left_out_of, row * num_outputs + k, FLAG) != 0
-                        count += np.uintp((upper_of == 0 or load(upper_of, row, REAL) != 0.0) and not is_left_out)
-                        row += one
-                    store(idle, np.uintp(position - start), np.uint8(count == before), FLAG)
-                if k == np.uintp(end_output) - one and ahead < np.uintp(BLOCK_ROWS):
-                    # Ask for what the listing and the steps of the next block read of each bucket besides its rows.
-                    for position in range(next_start, next_start + block_buckets):
-                        if position >= num_buckets:
-                            break
-                        bucket = order[position]
-                        chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
-                        entry, entries = row * num_outputs, bucket_rows * num_outputs
-                        prefetch(load(left_outs, chunk, PLACE), entry, entries, FLAG)
-                        prefetch(load(duals, chunk, PLACE), entry, entries, REAL)
-                        prefetch(load(norms, chunk, PLACE), row, bucket_rows, REAL)
-                        prefetch(load(targets, chunk, PLACE), row, bucket_rows, CODE)
-                        bucket_prefetch(rows, chunk, row)
-                if is_alone:
+    for which in range(len(orders)):
+        if are_done[which]:
+            continue
+        order, place = orders[which], address_of(counts[which])
+        first_output, end_output = (which, which + 1) if is_alone else (0, len(positives))
+        is_fixed, estimate = False, 0.0
+        while True:
+            if is_alone:
+                shuffle(order, counts[which])
+                num_buckets = counts[which, ACTIVE]
+                stats[which, GAP], stats[which, MOST], stats[which, LEAST] = 0.0, -math.inf, math.inf
+            start, number = fetch_add(place, block_buckets), 0
+            while start < num_buckets and (is_alone or (number < max_blocks and stop[0] == 0)):
+                number += 1
+                end = start + block_buckets if start + block_buckets < num_buckets else num_buckets
+                # Taken one ahead, so that it can be asked for.
+                next_start = fetch_add(place, block_buckets) if is_alone or number < max_blocks else num_buckets
+                for k in range(np.uintp(first_output), np.uintp(end_output)):
+                    vector = address_of(vectors) + k * (last + one) * item_size(REAL)
+                    # The rows to visit; those of weight 0 are none: their duals are 0 and stay so.
+                    count = np.uintp(0)
                     for position in range(start, end):
-                        if load(idle, np.uintp(position - start), FLAG) != 0:
-                            order[position] = ~order[position]
-                if count == 0:
-                    continue
-                work = vector
-                if is_copied:
-                    work = work_copy
-                    for j in range(last):
-                        store(work, j, load(vector, j, REAL), kind.like_work)
-                offset = load(vector, last, REAL)
-                sum_gap, sum_dual, num_left, most, least = 0.0, 0.0, 0, -math.inf, math.inf
-                above, below = bounds[k, ABOVE], bounds[k, BELOW]
-                for j in range(ahead if ahead < count else np.uintp(0)):
-                    row_prefetch(kind, row_at(rows, load(chunk_of, j, NUMBER), load(row_of, j, NUMBER)))
-                chunk, row = np.uintp(load(chunk_of, np.uintp(0), NUMBER)), np.uintp(load(row_of, np.uintp(0), NUMBER))
-                at, product = row_at(rows, chunk, row), 0.0
-                for j in range(count):
-                    if j + ahead < count:
-                        to_come = row_at(rows, load(chunk_of, j + ahead, NUMBER), load(row_of, j + ahead, NUMBER))
-                        row_prefetch(kind, to_come)
-                    following = j + one if j + one < count else j
-                    next_chunk = np.uintp(load(chunk_of, following, NUMBER))
-                    next_row = np.uintp(load(row_of, following, NUMBER))
-                    next_at, next_product, cross = row_at(rows, next_chunk, next_row), 0.0, 0.0
-                    if not (overlaps and j > 0):
-                        product = row_dot(kind, at, work, kind.like_work)
-                    norm = load(load(norms, chunk, PLACE), row, REAL)
-                    if norm == 0.0:
-                        norm = row_cross(kind, at, at) + intercept * intercept
-                        store(load(norms, chunk, PLACE), row, norm, REAL)
-                    if overlaps:
-                        next_product = row_dot(kind, next_at, work, kind.like_work)
-                        cross = row_cross(kind, at, next_at)
-                    sign, target = sign_and_target(loss, load(targets, chunk, PLACE), row, positives[k])
-                    upper, upper_of = samples.uniform_upper, load(uppers, chunk, PLACE)
-                    if upper_of != 0:
-                        upper = load(upper_of, row, REAL)
-                    entry, dual_of = row * num_outputs + k, load(duals, chunk, PLACE)
-                    alpha = load(dual_of, entry, REAL)
-                    margin = sign * (product + intercept * offset) - target
-                    new_alpha, old, new = step_and_values(loss, margin, alpha, sigma * norm, upper)
-                    sum_gap += primal_loss(loss, margin, upper) - old + alpha * margin
-                    slope = pull(loss, margin, alpha, upper)
-                    if is_settled(loss, margin, alpha, upper):
-                        if slope > above if alpha == 0.0 else slope < below:
-                            store(load(left_outs, chunk, PLACE), entry, np.uint8(1), FLAG)
-                            num_left += 1
-                    else:
-                        most = slope if slope > most else most
-                        least = slope if slope < least else least
-                    if new_alpha != alpha and not is_fixed:
-                        store(dual_of, entry, new_alpha, REAL)
-                        factor = sigma * (new_alpha - alpha) * sign
-                        next_product += factor * cross
-                        row_add(kind, factor, at, work, kind.like_work)
-                        if is_copied:
-                            row_add(kind, factor, at, gathered, REAL)
-                        offset += factor * intercept
-                        sum_dual += new - old + target * (new_alpha - alpha)
-                    chunk, row, at, product = next_chunk, next_row, next_at, next_product
-                if is_copied:
-                    for j in range(last):
-                        add(vector, j, load(gathered, j, REAL))
-                        store(gathered, j, 0.0, REAL)
-                store(vector, last, offset, REAL)
-                entry = k * np.uintp(NUM_STATS)
-                add(sums, entry + np.uintp(GAP), sum_gap)
-                add(sums, entry + np.uintp(CHANGE), sum_dual)
-                add(sums, entry + np.uintp(VISITS), np.float64(count))
-                add(sums, entry + np.uintp(LEFT), np.float64(num_left))
-                stats[k, MOST] = max(stats[k, MOST], most)
-                stats[k, LEAST] = min(stats[k, LEAST], least)
-            for position in range(start, end):
-                if is_alone:
-                    break
-                bucket = order[position]
-                left = samples.lengths[bucket_chunk[bucket]] - bucket_row[bucket]
-                processed[bucket_chunk[bucket]] += np.int64(bucket_rows) if left > np.int64(bucket_rows) else left
-            start = next_start
-        if not is_alone:
-            return
-        own, bound, squared = stats[first_output], bounds[first_output], 0.0
-        for column in range(rows.num_features + 1):
-            squared += vectors[first_output, column] * vectors[first_output, column]
-        primal = dual_sums[first_output] + own[CHANGE] - 0.5 * squared + own[GAP]
-        most, least = own[MOST], own[LEAST]
-        is_done = own[GAP] <= (1.0 if is_fixed else bound[PER_GAP]) * goal * primal or most < least
-        if is_fixed and is_done:
-            return
-        if is_fixed:
-            bound[PER_GAP] = min(max(estimate / own[GAP], LEAST_PER_GAP), FIRST_PER_GAP)
-        if stop[0] != 0 or (own[VISITS] >= most_visits and not is_done):
-            own[GAP] *= FIRST_PER_GAP / (1.0 if is_fixed else bound[PER_GAP])
-            return
-        bound[ABOVE] = most if most > 0.0 else math.inf
-        bound[BELOW] = least if least < 0.0 else -math.inf
-        is_fixed, estimate = is_done, own[GAP]
-        if is_fixed:  # those that were left out have a part in the gap
-            for position in range(len(order)):
-                bucket = order[position] if order[position] >= 0 else ~order[position]
-                entry = np.uintp(bucket_row[bucket]) * num_outputs + np.uintp(first_output)
-                store(load(left_outs, np.uintp(bucket_chunk[bucket]), PLACE), entry, np.uint8(0), FLAG)
-                order[position] = bucket
-            counts[ACTIVE] = len(order)
-            own[LEFT], bound[ABOVE], bound[BELOW] = 0.0, math.inf, -math.inf
-        own[GAP], own[MOST], own[LEAST] = 0.0, -math.inf, math.inf
-        shuffle(order, counts)
+                        bucket, before = order[position], count
+                        chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
+                        behind, upper_of = np.uintp(load(lengths, chunk, COUNT)), load(uppers, chunk, PLACE)
+                        left_out_of = load(left_outs, chunk, PLACE)
+                        behind = row + bucket_rows if row + bucket_rows < behind else behind
+                        while row < behind:
+                            store(chunk_of, count, chunk, NUMBER)
+                            store(row_of, count, row, NUMBER)
+                            is_left_out = load(left_out_of, row * num_outputs + k, FLAG) != 0
+                            count += np.uintp((upper_of == 0 or load(upper_of, row, REAL) != 0.0) and not is_left_out)
+                            row += one
+                        if is_alone and count == before:
+                            order[position] = ~bucket
+                    if k == np.uintp(end_output) - one and ahead < np.uintp(BLOCK_ROWS):
+                        # Ask for what the listing and the steps of the next block read of each bucket besides its rows.
+                        for position in range(next_start, next_start + block_buckets):
+                            if position >= num_buckets:
+                                break
+                            bucket = order[position]
+                            chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
+                            entry, entries = row * num_outputs, bucket_rows * num_outputs
+                            prefetch(load(left_outs, chunk, PLACE), entry, entries, FLAG)
+                            prefetch(load(duals, chunk, PLACE), entry, entries, REAL)
+                            prefetch(load(norms, chunk, PLACE), row, bucket_rows, REAL)
+                            prefetch(load(targets, chunk, PLACE), row, bucket_rows, CODE)
+                            bucket_prefetch(rows, chunk, row)
+                    if count == 0:
+                        continue
+                    work = vector
+                    if is_copied:
+                        work = work_copy
+                        for j in range(last):
+                            store(work, j, load(vector, j, REAL), kind.like_work)
+                    offset = load(vector, last, REAL)
+                    sum_gap, sum_dual, most, least = 0.0, 0.0, -math.inf, math.inf
+                    above, below = bounds[k, ABOVE], bounds[k, BELOW]
+                    for j in range(ahead if ahead < count else np.uintp(0)):
+                        row_prefetch(kind, row_at(rows, load(chunk_of, j, NUMBER), load(row_of, j, NUMBER)))
+                    chunk = np.uintp(load(chunk_of, np.uintp(0), NUMBER))
+                    row = np.uintp(load(row_of, np.uintp(0), NUMBER))
+                    at, product = row_at(rows, chunk, row), 0.0
+                    for j in range(count):
+                        if j + ahead < count:
+                            to_come = row_at(rows, load(chunk_of, j + ahead, NUMBER), load(row_of, j + ahead, NUMBER))
+                            row_prefetch(kind, to_come)
+                        following = j + one if j + one < count else j
+                        next_chunk = np.uintp(load(chunk_of, following, NUMBER))
+                        next_row = np.uintp(load(row_of, following, NUMBER))
+                        next_at, next_product, cross = row_at(rows, next_chunk, next_row), 0.0, 0.0
+                        if not (overlaps and j > 0):
+                            product = row_dot(kind, at, work, kind.like_work)
+                        norm = load(load(norms, chunk, PLACE), row, REAL)
+                        if norm == 0.0:
+                            norm = row_cross(kind, at, at) + intercept * intercept
+                            store(load(norms, chunk, PLACE), row, norm, REAL)
+                        if overlaps:
+                            next_product = row_dot(kind, next_at, work, kind.like_work)
+                            cross = row_cross(kind, at, next_at)
+                        sign, target = sign_and_target(loss, load(targets, chunk, PLACE), row, positives[k])
+                        upper, upper_of = samples.uniform_upper, load(uppers, chunk, PLACE)
+                        if upper_of != 0:
+                            upper = load(upper_of, row, REAL)
+                        entry, dual_of = row * num_outputs + k, load(duals, chunk, PLACE)
+                        alpha = load(dual_of, entry, REAL)
+                        margin = sign * (product + intercept * offset) - target
+                        new_alpha, old, new = step_and_values(loss, margin, alpha, sigma * norm, upper)
+                        sum_gap += primal_loss(loss, margin, upper) - old + alpha * margin
+                        slope = pull(loss, margin, alpha, upper)
+                        if is_settled(loss, margin, alpha, upper):
+                            if slope > above if alpha == 0.0 else slope < below:
+                                store(load(left_outs, chunk, PLACE), entry, np.uint8(1), FLAG)
+                        else:
+                            most = slope if slope > most else most
+                            least = slope if slope < least else least
+                        if new_alpha != alpha and not is_fixed:
+                            store(dual_of, entry, new_alpha, REAL)
+                            factor = sigma * (new_alpha - alpha) * sign
+                            next_product += factor * cross
+                            row_add(kind, factor, at, work, kind.like_work)
+                            if is_copied:
+                                row_add(kind, factor, at, gathered, REAL)
+                            offset += factor * intercept
+                            sum_dual += new - old + target * (new_alpha - alpha)
+                        chunk, row, at, product = next_chunk, next_row, next_at, next_product
+                    if is_copied:
+                        for j in range(last):
+                            add(vector, j, load(gathered, j, REAL))
+                            store(gathered, j, 0.0, REAL)
+                    store(vector, last, offset, REAL)
+                    entry = k * np.uintp(NUM_STATS)
+                    add(sums, entry + np.uintp(GAP), sum_gap)
+                    add(sums, entry + np.uintp(CHANGE), sum_dual)
+                    add(sums, entry + np.uintp(VISITS), np.float64(count))
+                    stats[k, MOST] = max(stats[k, MOST], most)
+                    stats[k, LEAST] = min(stats[k, LEAST], least)
+                for position in range(start, end):
+                    if is_alone:
+                        break
+                    bucket = order[position]
+                    left = samples.lengths[bucket_chunk[bucket]] - bucket_row[bucket]
+                    processed[bucket_chunk[bucket]] += np.int64(bucket_rows) if left > np.int64(bucket_rows) else left
+                start = next_start
+            if not is_alone:
+                return
+            own, bound, squared = stats[which], bounds[which], 0.0
+            for column in range(rows.num_features + 1):
+                squared += vectors[which, column] * vectors[which, column]
+            primal = dual_sums[which] + own[CHANGE] - 0.5 * squared + own[GAP]
+            most, least = own[MOST], own[LEAST]
+            is_done = own[GAP] <= (1.0 if is_fixed else bound[PER_GAP]) * goal * primal or most < least
+            if is_fixed and is_done:
+                break
+            if is_fixed:
+                bound[PER_GAP] = min(max(estimate / own[GAP], LEAST_PER_GAP), FIRST_PER_GAP)
+            if stop[0] != 0 or (own[VISITS] >= most_visits and not is_done):
+                own[GAP] *= FIRST_PER_GAP / (1.0 if is_fixed else bound[PER_GAP])
+                break
+            bound[ABOVE] = most if most > 0.0 else math.inf
+            bound[BELOW] = least if least < 0.0 else -math.inf
+            is_fixed, estimate = is_done, own[GAP]
+            if is_fixed:  # those that were left out have a part in the gap
+                for position in range(len(order)):
+                    bucket = order[position] if order[position] >= 0 else ~order[position]
+                    entry = np.uintp(bucket_row[bucket]) * num_outputs + np.uintp(which)
+                    store(load(left_outs, np.uintp(bucket_chunk[bucket]), PLACE), entry, np.uint8(0), FLAG)
+                    order[position] = bucket
+                counts[which, ACTIVE] = len(order)
+                bound[ABOVE], bound[BELOW] = math.inf, -math.inf

@@ -6,20 +6,22 @@ than they do where a pass takes microseconds.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from chicle_elastic.chunks.sources import ChunkSource
+from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Report, Update
 from chicle_elastic.solvers.kernels import losses as kernels
 from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.coordinates import FIRST_STEPS, CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
@@ -41,18 +43,18 @@ class Look:
     Attributes:
         model: w of each output, flattened.
         report: The certificate, or what the passes have summed up.
-        estimate: The largest relative gap that the passes have found.
+        figures: The largest relative gap that the passes have estimated, and those of a certificate.
         duals: Returns those of the model in the order of the rows, shape (num_rows, outputs, 1).
     """
 
     model: Array
     report: Report
-    estimate: float
+    figures: Mapping[str, float]
     duals: Callable[[], Array]
 
 
 def looks(
-    trainer: LinearTrainer | RegressionTrainer, source: ChunkSource, *, seed: int, max_iterations: int
+    trainer: LinearTrainer | RegressionTrainer, source: ArraySource, *, seed: int, max_iterations: int
 ) -> Iterator[Look]:
     """Make iterations; those that seem to be good enough, and some others, have certificates.
 
@@ -71,13 +73,14 @@ def looks(
     """
     schema, outputs = source.schema, trainer.num_outputs(source.schema)
     model = np.zeros(outputs * (schema.num_features + 1))
-    progress = trainer.begin(schema, model, NO_PROGRESS, 1)
+    progress = NO_PROGRESS if _descends(trainer, source) else trainer.begin(schema, model, NO_PROGRESS, 1)
     problem = _problem(trainer, progress, schema)
     if problem is None or schema.num_rows > MOST_CACHED_VALUES:  # each has a value
         return
     gate, spec = Gate("alone"), StateSpec(outputs=outputs, width=1, dtype="float64")
     gate.open(1)
-    chunks = {info.id: LocalChunk(source.load(info.id, spec), gate) for info in source.infos(spec)}
+    ids = map(ChunkId, range(source.num_chunks))
+    chunks = {chunk_id: LocalChunk(source.load(chunk_id, spec), gate) for chunk_id in ids}
     local = LocalData(chunks, bounds=problem.bounds, intercept=trainer.intercept_scaling, loss=problem.loss)
     if local.tables.bucket_rows > 1:
         return
@@ -94,28 +97,34 @@ def looks(
             model, interrupt, update = rebuilt.ravel(), error, Update(delta=model, samples=0, weight=1.0)
         has_given_up = problem.loss is not Loss.HINGE and math.inf in update.metrics.values()
         is_over = has_given_up or (passes.is_newton and not problem.has_newton)
+        is_long_ago = number - last_certificate >= max(16, last_certificate)
+        is_last = is_over or interrupt is not None or number == max_iterations
+        is_certificate = passes.is_near or is_long_ago or is_last
+        rebuilt, metrics = model, update.metrics
+        if is_certificate:
+            passes.visit_all()
+            rebuilt, metrics = problem.certify(local, model.reshape(outputs, -1))
         report = Report(
             iteration=number,
             epochs=num_rows / schema.num_rows,
             samples=update.samples,
             num_tasks=1,
-            metrics=update.metrics,
-            is_certificate=False,
+            metrics=metrics,
+            is_certificate=is_certificate,
             max_iterations=max_iterations,
             last_certificate=last_certificate,
             progress=progress,
+            rebuilt=rebuilt.ravel() if is_certificate else None,
         )
-        is_long_ago = number - last_certificate >= max(16, last_certificate)
-        if passes.is_near or is_long_ago or is_over or interrupt is not None or number == max_iterations:
-            passes.visit_all()
-            rebuilt, metrics = problem.certify(local, model.reshape(outputs, -1))
-            report = replace(report, metrics=metrics, is_certificate=True, rebuilt=rebuilt.ravel())
-            passes.certified(trainer.relative_gap(model, report))
+        figures = {"duality_gap_estimate": passes.relative_gap}
+        if is_certificate:
+            figures |= trainer.figures(model, report)
+            passes.certified(figures["duality_gap"])
             last_certificate = number
         yield Look(
             model=model,
             report=report,
-            estimate=passes.relative_gap,
+            figures=figures,
             duals=lambda: np.concatenate([block.state for block in local.tables.keep_alive]),
         )
         if interrupt is not None:
@@ -141,6 +150,13 @@ class _Problem:
     loss: Loss = Loss.HINGE
     has_newton: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _descends(trainer: LinearTrainer | RegressionTrainer, source: ArraySource) -> bool:
+    """Say whether there is little data of a loss with kinks: of sparse rows a job knows the columns, not the values."""
+    if not isinstance(trainer, LinearTrainer) or trainer.algorithm != "auto":
+        return False
+    return Loss.named(trainer.loss).has_kinks and source.num_values <= SMALL_VALUES
 
 
 def _problem(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema: DataSchema) -> _Problem | None:

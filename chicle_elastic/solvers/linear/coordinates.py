@@ -9,8 +9,10 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Update
 from chicle_elastic.solvers.kernels.tables import DenseKind
+from chicle_elastic.solvers.linear import kinked
 from chicle_elastic.solvers.linear.certified import AGAIN, correction
-from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
+from chicle_elastic.solvers.linear.descent import Descent
+from chicle_elastic.solvers.linear.kinked import KinkedNewton
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
@@ -75,10 +77,10 @@ class CoordinatePasses:
         self._descent: Descent | None = None
         self._must_visit_all = False
         self._race: Race | None = None
-        self._newton: LocalNewton | None = None
+        self._newton: LocalNewton | KinkedNewton | None = None
         self._is_warm = False  # passes began with duals of before
         self._has_turned = False  # to the other method, which has to learn of it
-        self._is_stuck = False
+        self._is_stuck = self._is_kernel_stuck = False
         self._last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), tol
         self._choice = ThreadChoice(local.num_threads)
         self._growth = 1.0
@@ -158,17 +160,15 @@ class CoordinatePasses:
                 descent.visit_all()
             before, started_s = descent.visits, budget.clock.now()
             most_work = max(PASS_VALUES, min(before * values_of_visit, enough - done) / tables.num_outputs)
-            found, processed = descent.run(
-                found,
-                budget,
-                num_threads=num_threads,
-                goal=self._goal / max(self._correction, 1.0),
-                most_visits=math.ceil(most_work / values_of_visit) if is_small else 0,
-            )
+            if is_small:
+                goal, most_visits = self._goal / max(self._correction, 1.0), math.ceil(most_work / values_of_visit)
+                found = descent.run_apart(found, budget, goal=goal, most_visits=most_visits)
+            else:
+                found, processed = descent.run(found, budget, num_threads=num_threads)
             visits, num_passes = descent.visits - before, num_passes + 1
             done += visits * values_of_visit + looks
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
-                self._learn(found, visits * values_of_visit + looks + PASS_VALUES)
+                self._learn(visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
             if done >= enough or self.is_newton or self.is_near or budget.is_spent():
                 break
@@ -198,7 +198,19 @@ class CoordinatePasses:
         if not (self._local.loss.has_kinks and self._is_narrow and self._may_finish):
             return False
         pass_work = tables.num_rows * _visit_work(tables, CACHED_ROW_VALUES)
-        return step_work(tables) < PASSES_PER_STEP * pass_work
+        return self._step_work < PASSES_PER_STEP * pass_work
+
+    @property
+    def _has_kernel(self) -> bool:
+        """Say whether a kernel takes the Newton steps with less work."""
+        local = self._local
+        can_take_them = local.loss.has_kinks and self._is_narrow and not local.outside.any()
+        return can_take_them and not self._is_kernel_stuck and kinked.step_work(local.tables) <= step_work(local.tables)
+
+    @property
+    def _step_work(self) -> float:
+        """Return what a Newton step of an output costs, at the most."""
+        return (kinked.step_work if self._has_kernel else step_work)(self._local.tables)
 
     def _work_per_iteration(self, is_small: bool, is_alone: bool, values_of_visit: float) -> float:
         """Return the work after which an iteration ends with the pass that is being made."""
@@ -210,7 +222,7 @@ class CoordinatePasses:
 
     @property
     def _first_turn(self) -> float:
-        return self._first_steps * self._local.tables.num_outputs * step_work(self._local.tables)
+        return self._first_steps * self._local.tables.num_outputs * self._step_work
 
     def _left(self, relative_gaps: Array) -> float:
         """Return what is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
@@ -226,10 +238,10 @@ class CoordinatePasses:
             self._local.write_duals(k, np.minimum(growth * self._local.duals(k), self._local.upper))
         return growth * w
 
-    def _learn(self, w: Array, work: float) -> None:
-        """Learn from passes of the only task that led to `w`."""
+    def _learn(self, work: float) -> None:
+        """Learn from passes of the only task."""
         assert self._descent is not None
-        relative = relative_gaps(w, self._descent.gaps, self._local.dual_sums)
+        relative = self._descent.relative_gaps
         self._last_gap = float(np.max(relative))
         if not self._may_finish or self._last_gap <= SLIGHT:
             return
@@ -264,30 +276,32 @@ class CoordinatePasses:
         race, w = self._race, model.reshape(self._local.tables.num_outputs, -1)
         assert race is not None
         if self._newton is None:
-            self._newton = LocalNewton(self._local, AGAIN * self.tol)
+            goal = AGAIN * self.tol
+            self._newton = KinkedNewton(self._local, w, goal) if self._has_kernel else LocalNewton(self._local, goal)
         elif self._has_turned:
-            for k, finish in enumerate(self._newton.finishes):
-                finish.offer(self._local.duals(k))
+            self._newton.offer(w)
         newton = self._newton
         before = newton.work
         if self._has_turned:
             race.begin(self._left(newton.relative_left))
         self._has_turned = False
         self.visit_all()  # Newton steps move duals that were settled
-        newton.run(budget.is_spent, lambda: race.is_over(newton.work - before))
-        for k, finish in enumerate(newton.finishes):
-            self._local.write_duals(k, finish.alpha)
+        newton.run(budget, lambda: race.is_over(newton.work - before))
+        newton.write_duals()
         delta = newton.w() - w
-        self._last_gap = max(finish.relative_gap for finish in newton.finishes)
+        self._last_gap = float(np.max(newton.relative_gaps))
         race.add(newton.work - before, self._left(newton.relative_left))
         self._has_turned = not self.is_newton
         if self._descent is not None:
-            self._descent.gaps[:] = np.inf  # not those of these duals
-        if newton.is_stuck or self._last_gap <= SLIGHT:
-            self._end_newton(is_stuck=newton.is_stuck)
+            self._descent.forget_gaps()
+        is_stuck = newton.is_stuck
+        if is_stuck and isinstance(newton, KinkedNewton):  # the other steps correct duals that rounding has spoiled
+            self._newton, self._is_kernel_stuck, is_stuck = None, True, False
+        elif is_stuck or self._last_gap <= SLIGHT:
+            self._end_newton(is_stuck=is_stuck)
             self._local.forget("rows")
-        has_given_up = newton.is_stuck and self._local.loss is not Loss.HINGE
-        gaps = np.array([np.inf if has_given_up else finish.gap for finish in newton.finishes])
+        has_given_up = is_stuck and self._local.loss is not Loss.HINGE
+        gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
         return Update(
             delta=delta.ravel(),
             samples=count_all(self._local.chunks),

@@ -1,6 +1,5 @@
 """Coordinate descent with shrinking over all local rows (`kernels.descent`), by threads with a replica of w each."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from chicle_elastic.solvers.kernels import descent as kernels
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import TINY
-from chicle_elastic.solvers.linear.tables import LocalTables
 
 BLOCKS_PER_LOOK = 16
 """Blocks between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
@@ -20,16 +18,6 @@ MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
 MOST_NEAR_VALUES = 1 << 17
 """Feature values that stay in the second cache, where nothing is asked for ahead: 1 MiB of float64."""
-
-
-@dataclass(slots=True)
-class _Order:
-    """In what order these outputs visit the buckets; see `kernels.shuffle`."""
-
-    first: int
-    end: int
-    buckets: Array
-    counts: Array
 
 
 class Descent:
@@ -42,50 +30,47 @@ class Descent:
 
     Attributes:
         gaps: Estimates of the last passes, shape (outputs,); of many passes the gaps, where these are at the goal.
+        relative_gaps: The same as shares of P.
         visits: Duals that were looked at so far.
     """
 
     def __init__(self, local: LocalData, rng: np.random.Generator, loss: Any = None) -> None:
         self._local, self._rng, self._loss = local, rng, LOSSES[local.loss] if loss is None else loss
-        num_outputs = local.tables.num_outputs
-        self.gaps = np.full(num_outputs, np.inf)
+        tables = local.tables
+        self.gaps = self.relative_gaps = np.full(tables.num_outputs, np.inf)
         self.visits = 0.0
-        self._num_left = np.sum([np.count_nonzero(left_out, axis=0) for left_out in self._left_outs()], axis=0)
-        self._bounds = np.tile([np.inf, -np.inf, kernels.FIRST_PER_GAP], (num_outputs, 1))
-        self._orders: list[_Order] = []
-        self._is_in_files = any(lie_in_file(block.rows) for block in local.tables.keep_alive)
-        self._positives = kernels.positives(num_outputs)
-        row_bytes = 4 * max(1, local.tables.num_values // local.tables.num_rows)
+        self._bounds = np.empty((tables.num_outputs, 3))
+        self._bounds[:] = np.inf, -np.inf, kernels.FIRST_PER_GAP
+        # In what order the buckets are visited: of all outputs together, or of each one; see `kernels.shuffle`.
+        self._orders, self._counts = np.empty((0, 0), np.int32), np.empty((0, kernels.NUM_COUNTS), np.int64)
+        self._is_in_files = any(lie_in_file(block.rows) for block in tables.keep_alive)
+        self._positives = kernels.positives(tables.num_outputs)
+        row_bytes = 4 * max(1, tables.num_values // tables.num_rows)
         self._rows_ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
-        if local.tables.num_values <= MOST_NEAR_VALUES:
+        if tables.num_values <= MOST_NEAR_VALUES:
             self._rows_ahead = kernels.BLOCK_ROWS
         self._is_apart = False
-        self._scratches = [kernels.make_scratch(local.tables.rows) for _ in range(local.useful_threads)]
-
-    def _left_outs(self) -> list[Array]:
-        return [note.left_out for note in self._local.tables.notes]
+        self._scratches = [kernels.make_scratch(tables.rows) for _ in range(local.useful_threads)]
 
     def visit_all(self) -> None:
         """Let the next pass leave no row out; inside of an iteration."""
-        for left_out in self._left_outs():
-            left_out.fill(0)
-        self._num_left[:], self._bounds[:, : kernels.PER_GAP] = 0, (np.inf, -np.inf)
-        for order in self._orders:
-            np.copyto(order.buckets, ~order.buckets, where=order.buckets < 0)
-            order.counts[kernels.ACTIVE] = len(order.buckets)
+        for note in self._local.tables.notes:
+            note.left_out.fill(0)
+        self._bounds[:, : kernels.PER_GAP] = np.inf, -np.inf
+        np.copyto(self._orders, ~self._orders, where=self._orders < 0)
+        self._counts[:, kernels.ACTIVE] = self._orders.shape[1]
 
-    def run(
-        self, start: Array, budget: Budget, *, num_threads: int, goal: float = 0.0, most_visits: int = 0
-    ) -> tuple[Array, Array]:
-        """Make a pass over the local rows, or `budget.samples` of them; or many passes of one thread for each output.
+    def forget_gaps(self) -> None:
+        """Forget what the last passes have found: the duals have changed."""
+        self.gaps = self.relative_gaps = np.full_like(self.gaps, np.inf)
+
+    def run(self, start: Array, budget: Budget, *, num_threads: int) -> tuple[Array, Array]:
+        """Make a pass over the local rows, or `budget.samples` of them.
 
         Args:
             start: w to begin with, shape (outputs, num_features + 1).
             budget: Says when to end.
             num_threads: How many share a pass.
-            goal: Relative gap at which an output is done with many passes. It takes part again only where all are
-                done: a certificate was of another opinion.
-            most_visits: Visits of rows after which no further pass begins; 0 for one pass.
 
         Returns:
             The new w, and rows processed per chunk, shape (num_chunks,).
@@ -96,22 +81,38 @@ class Descent:
         tables, local = self._local.tables, self._local
         vectors, stats = [start.copy() for _ in range(num_threads)], self._new_stats(num_threads)
         scale = float(budget.num_tasks * num_threads)
-        done = relative_gaps(start, self.gaps, local.dual_sums) <= goal if most_visits else np.zeros(len(start), bool)
-        for order in self._orders_of(tables, is_apart=most_visits > 0):
-            if done[order.first] and not done.all():
-                stats[0, order.first, kernels.GAP] = self.gaps[order.first]
-                continue
-            kernels.shuffle(order.buckets, order.counts)
-            num_buckets = int(order.counts[kernels.ACTIVE])
-            if self._is_in_files:  # one chunk after the other: a disk does not read here and there at its rate
-                ranks, active = self._rng.permutation(len(tables.ids)), order.buckets[:num_buckets]
-                active[:] = active[np.argsort(ranks[tables.bucket_chunk[active]], kind="stable")]
-            if budget.samples is not None:
-                num_buckets = min(num_buckets, -(-budget.samples // tables.bucket_rows))
-            processed = self._visit(order, num_buckets, vectors, stats, scale, budget, goal, most_visits)
+        self._begin_orders(is_apart=False)
+        kernels.shuffle(self._orders[0], self._counts[0])
+        num_buckets = int(self._counts[0, kernels.ACTIVE])
+        if self._is_in_files:  # one chunk after the other: a disk does not read here and there at its rate
+            ranks, active = self._rng.permutation(len(tables.ids)), self._orders[0, :num_buckets]
+            active[:] = active[np.argsort(ranks[tables.bucket_chunk[active]], kind="stable")]
+        if budget.samples is not None:
+            num_buckets = min(num_buckets, -(-budget.samples // tables.bucket_rows))
+        max_blocks = num_buckets if budget.deadline_s is None else BLOCKS_PER_LOOK
+
+        def run(number: int) -> Array:
+            processed = np.zeros(len(tables.ids), dtype=np.int64)
+            while self._counts[0, kernels.CURSOR] < num_buckets and not budget.is_spent():
+                self._descend(
+                    budget,
+                    vectors[number],
+                    processed,
+                    stats[number],
+                    are_done=np.zeros(1, np.bool_),
+                    num_buckets=num_buckets,
+                    max_blocks=max_blocks,
+                    sigma=scale,
+                    number=number,
+                )
+            return processed
+
+        processed = np.sum(local.run_parts(run, range(num_threads), budget.stop), axis=0)
         is_whole = int(processed.sum()) == tables.num_rows
-        self._learn(stats, is_one_pass=not most_visits, is_whole=is_whole)
-        local.check_rows(tables.num_rows if most_visits else int(processed.sum()))
+        most, least = stats[:, :, kernels.MOST].max(axis=0), stats[:, :, kernels.LEAST].min(axis=0)
+        self._bounds[:, kernels.ABOVE] = np.where(is_whole & (most > 0), most, np.inf)
+        self._bounds[:, kernels.BELOW] = np.where(is_whole & (least < 0), least, -np.inf)
+        local.check_rows(int(processed.sum()))
         found = vectors[0]
         if scale != 1.0:  # in place: with a million features every array costs as much as many rows
             found -= start
@@ -120,93 +121,108 @@ class Descent:
                 found += vector
             found /= scale
             found += start
+        self._learn(stats.sum(axis=0), found)
         return found, processed
+
+    def run_apart(self, start: Array, budget: Budget, *, goal: float, most_visits: int) -> Array:
+        """Make many passes for each output over rows that stay in the cache, by one thread of the only task.
+
+        Args:
+            start: w to begin with, shape (outputs, num_features + 1).
+            budget: It may be stopped.
+            goal: Relative gap at which an output is done. It takes part again only where all are done: a certificate
+                was of another opinion.
+            most_visits: Visits of rows after which no further pass of an output begins.
+
+        Returns:
+            The new w.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        local, tables = self._local, self._local.tables
+        self._begin_orders(is_apart=True)
+        found, stats = start.copy(), self._new_stats(1)[0]
+        stats[:, kernels.GAP] = self.gaps
+        are_done = self.relative_gaps <= goal
+        if are_done.all():
+            are_done[:] = False
+        none = np.zeros(0, np.int64)
+        self._descend(budget, found, none, stats, are_done=are_done, goal=goal, most_visits=most_visits)
+        local.check_rows(tables.num_rows)
+        self._learn(stats, found)
+        return found
 
     def _new_stats(self, num_threads: int) -> Array:
         """Statistics of each thread, see `kernels.descend`, to begin with."""
         stats = np.zeros((num_threads, len(self.gaps), kernels.NUM_STATS))
         stats[:, :, kernels.MOST], stats[:, :, kernels.LEAST] = -np.inf, np.inf
-        stats[0, :, kernels.LEFT] = self._num_left
         return stats
 
-    def _learn(self, stats: Array, *, is_one_pass: bool, is_whole: bool) -> None:
-        sums, local = stats.sum(axis=0), self._local
-        self.gaps, self._num_left = sums[:, kernels.GAP], sums[:, kernels.LEFT]
+    def _learn(self, sums: Array, w: Array) -> None:
+        local = self._local
+        self.gaps = sums[:, kernels.GAP]
         self.visits += float(sums[:, kernels.VISITS].sum())
         local.dual_sums = local.dual_sums + sums[:, kernels.CHANGE]
-        if is_one_pass:
-            most, least = stats[:, :, kernels.MOST].max(axis=0), stats[:, :, kernels.LEAST].min(axis=0)
-            self._bounds[:, kernels.ABOVE] = np.where(is_whole & (most > 0), most, np.inf)
-            self._bounds[:, kernels.BELOW] = np.where(is_whole & (least < 0), least, -np.inf)
+        self.relative_gaps = relative_gaps(w, self.gaps, local.dual_sums)
 
-    def _orders_of(self, tables: LocalTables, *, is_apart: bool) -> list[_Order]:
-        """One order, or one for each output whose passes are many."""
-        num_outputs = tables.num_outputs
-        if not self._orders or is_apart != self._is_apart:  # what many passes have left out is in none of other passes
-            self._is_apart = is_apart
-            cuts = range(num_outputs) if is_apart else [0]
-            size = len(tables.bucket_row)
-            self._orders = [
-                _Order(
-                    first,
-                    first + 1 if is_apart else num_outputs,
-                    np.arange(size, dtype=np.int32),
-                    np.array([0, size, self._rng.integers(1, np.iinfo(np.int64).max)]),
-                )
-                for first in cuts
-            ]
-        return self._orders
+    def _begin_orders(self, *, is_apart: bool) -> None:
+        """Make one order, or one for each output, unless the last passes had the same."""
+        if len(self._orders) and is_apart == self._is_apart:  # what one kind has left out is in none of the other
+            return
+        self._is_apart = is_apart
+        number, size = self._local.tables.num_outputs if is_apart else 1, len(self._local.tables.bucket_row)
+        self._orders, self._counts = (
+            np.empty((number, size), np.int32),
+            np.empty((number, kernels.NUM_COUNTS), np.int64),
+        )
+        self._orders[:] = np.arange(size)
+        self._counts[:, : kernels.RANDOM] = 0, size
+        self._counts[:, kernels.RANDOM] = self._rng.integers(1, np.iinfo(np.int64).max, size=number)
 
-    def _visit(
+    def _descend(
         self,
-        order: _Order,
-        num_buckets: int,
-        vectors: list[Array],
-        stats: Array,
-        scale: float,
         budget: Budget,
-        goal: float,
-        most_visits: int,
-    ) -> Array:
-        """Make passes over an order; returns the rows processed per chunk, shape (num_chunks,)."""
-        local, tables, dual_sums = self._local, self._local.tables, self._local.dual_sums
-        max_blocks = len(order.buckets) if budget.deadline_s is None else BLOCKS_PER_LOOK
-
-        def run(number: int) -> Array:
-            processed = np.zeros(len(tables.ids), dtype=np.int64)
-            while most_visits or (order.counts[kernels.CURSOR] < num_buckets and not budget.is_spent()):
-                kernels.descend(
-                    self._loss,
-                    tables.rows,
-                    tables.samples,
-                    tables.bucket_chunk,
-                    tables.bucket_row,
-                    tables.bucket_rows,
-                    order.buckets,
-                    order.counts,
-                    num_buckets,
-                    max_blocks,
-                    self._positives,
-                    order.first,
-                    order.end,
-                    local.intercept,
-                    scale,
-                    goal,
-                    most_visits,
-                    dual_sums,
-                    self._rows_ahead,
-                    budget.stop.memory,
-                    self._scratches[number],
-                    self._bounds,
-                    vectors[number],
-                    processed,
-                    stats[number],
-                )
-                if most_visits:
-                    break
-            return processed
-
-        return np.sum(local.run_parts(run, range(len(vectors)), budget.stop), axis=0)
+        vectors: Array,
+        processed: Array,
+        stats: Array,
+        *,
+        are_done: Array,
+        num_buckets: int = 0,
+        max_blocks: int = 0,
+        sigma: float = 1.0,
+        goal: float = 0.0,
+        most_visits: int = 0,
+        number: int = 0,
+    ) -> None:
+        """Call the kernel (see `kernels.descend`) in the thread of this number."""
+        tables, local = self._local.tables, self._local
+        kernels.descend(
+            self._loss,
+            tables.rows,
+            tables.samples,
+            tables.bucket_chunk,
+            tables.bucket_row,
+            tables.bucket_rows,
+            self._orders,
+            self._counts,
+            are_done,
+            num_buckets,
+            max_blocks,
+            self._positives,
+            local.intercept,
+            sigma,
+            goal,
+            most_visits,
+            local.dual_sums,
+            self._rows_ahead,
+            budget.stop.memory,
+            self._scratches[number],
+            self._bounds,
+            vectors,
+            processed,
+            stats,
+        )
 
 
 def relative_gaps(w: Array, gaps: Array, dual_sums: Array) -> Array:

@@ -96,22 +96,26 @@ class LocalPart:
         `is_known` it is not found again, and is 0.
         """
         rebuilt, sums = np.zeros_like(w), np.zeros((len(w), 2))
+        most = max(1, ROWS_IN_CACHE // self.tables.num_rows)
         with np.errstate(over="ignore", invalid="ignore"):  # of features near the largest number
-            for k, signs in enumerate(self.signs):
+            for begin in range(0, len(w), most):
+                outputs = slice(begin, begin + most)
+                signs = self.signs[outputs]
                 if has_losses:
-                    sums[k, 0] = self._sum_of(primal_losses, loss, signs * self.rows.times(w[k]))
+                    sums[outputs, 0] = self._sums_of(primal_losses, loss, signs * self.rows.times(w[outputs]))
                 if not is_known:
-                    alpha = self.duals(k)
-                    sums[k, 1] = self._sum_of(dual_values, loss, alpha)
-                    rebuilt[k] = self.rows.weighted_sum(signs * alpha)
+                    parts = [block.state[:, outputs, 0].T for block in self.tables.keep_alive]
+                    alpha = np.concatenate(parts, axis=1)
+                    sums[outputs, 1] = self._sums_of(dual_values, loss, alpha)
+                    rebuilt[outputs] = self.rows.weighted_sum(signs * alpha)
         return rebuilt, sums
 
-    def _sum_of(self, values_of: Callable[[Loss, Array, Array], Array], loss: Loss, given: Array) -> float:
-        """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
-        total = 0.0
-        for begin in range(0, len(given), ROWS_IN_CACHE):
+    def _sums_of(self, values_of: Callable[[Loss, Array, Array], Array], loss: Loss, given: Array) -> Array:
+        """Sum over all rows what `values_of` the loss, something of each output and row, and C_i is."""
+        total = np.zeros(len(given))
+        for begin in range(0, given.shape[1], ROWS_IN_CACHE):
             part = slice(begin, begin + ROWS_IN_CACHE)
-            total += float(values_of(loss, given[part], self.upper[part]).sum())
+            total += values_of(loss, given[:, part], self.upper[part]).sum(axis=1)
         return total
 
     def scores(self, w: Array) -> Array:

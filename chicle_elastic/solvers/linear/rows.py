@@ -35,10 +35,10 @@ class NewtonRows(Protocol):
     is_sparse: bool  # whether they are kept as CSR
 
     def times(self, vector: Array) -> Array:
-        """<x_i, vector> of every row, shape (num_rows,), float64."""
+        """<x_i, vector> of every row, shape (num_rows,), float64; (K, num_rows) for K vectors, shape (K, D)."""
 
     def weighted_sum(self, weights: Array) -> Array:
-        """sum_i weights_i x_i, shape (D,), float64."""
+        """sum_i weights_i x_i, shape (D,), float64; (K, D) for K times weights, shape (K, num_rows)."""
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
@@ -81,16 +81,18 @@ class MergedRows:
     def of(cls, tables: LocalTables, intercept: float) -> "MergedRows":
         """Of all local rows."""
         parts: list[Any] = [matrix_of(block.rows) for block in tables.keep_alive]
-        column = np.full((tables.num_rows, 1), intercept)
         if scipy.sparse.issparse(parts[0]):
+            column = np.full((tables.num_rows, 1), intercept)
             matrix = scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
         else:
-            matrix = np.hstack([as_floats(np.concatenate(parts)), column], dtype=np.float64)
+            matrix = np.empty((tables.num_rows, tables.rows.num_features + 1))
+            np.concatenate([as_floats(part) for part in parts], out=matrix[:, :-1])
+            matrix[:, -1] = intercept
         return cls(matrix, has_intercept=intercept != 0.0)
 
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""
-        return np.asarray(self._matrix @ vector)
+        return np.asarray(self._matrix @ vector.T).T
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
@@ -169,12 +171,16 @@ class ChunkedRows:
 
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""
+        if vector.ndim > 1:
+            return np.stack([self.times(each) for each in vector])
         result = np.empty(self._tables.num_rows)
         self._products.row_products(*self._where, vector, result)
         return result
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
+        if weights.ndim > 1:
+            return np.stack([self.weighted_sum(each) for each in weights])
         result = np.zeros(self.num_columns)
         self._products.weighted_sum(*self._where, weights, result)
         return result

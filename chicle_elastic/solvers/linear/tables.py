@@ -60,35 +60,29 @@ class LocalTables:
     bucket_row: Array
     bucket_rows: int
     num_outputs: int
+    num_rows: int
     num_values: int
     keep_alive: list[RowBlock]
     notes: list[Notes]
-
-    @property
-    def num_rows(self) -> int:
-        """Local samples."""
-        return int(self.samples.lengths.sum())
 
     def by_chunk(self, values: Array) -> list[Array]:
         """Cut values of all rows, shape (num_rows,), into those of each chunk."""
         return np.split(values, np.cumsum(self.samples.lengths)[:-1])
 
-    def _uppers(self) -> list[Array]:
-        C, lengths = self.samples.uniform_upper, self.samples.lengths.tolist()
-        bounds = zip(self.notes, lengths, strict=True)
-        return [np.broadcast_to(C, n) if note.upper is None else note.upper for note, n in bounds]
-
     def upper(self) -> Array:
         """Return C_i of all rows, shape (num_rows,), float64."""
-        return np.concatenate(self._uppers())
+        C, lengths = self.samples.uniform_upper, self.samples.lengths.tolist()
+        bounds = zip(self.notes, lengths, strict=True)
+        return np.concatenate([np.full(n, C) if note.upper is None else note.upper for note, n in bounds])
 
     def dual_sums(self, loss: Loss) -> Array:
         """Sum the dual values of all rows per output, shape (outputs,), float64."""
         total = np.zeros(self.num_outputs)
-        for block, upper in zip(self.keep_alive, self._uppers(), strict=True):
+        for block, note in zip(self.keep_alive, self.notes, strict=True):
             duals = block.state[:, :, 0]
             if duals.any():
-                total += dual_values(loss, duals, upper[:, None]).sum(axis=0)
+                upper = np.array(self.samples.uniform_upper) if note.upper is None else note.upper[:, None]
+                total += dual_values(loss, duals, upper).sum(axis=0)
         return total
 
     def require_finite_norms(self) -> None:
@@ -127,6 +121,7 @@ class LocalTables:
             bucket_row=self.bucket_row[buckets],
             bucket_rows=self.bucket_rows,
             num_outputs=self.num_outputs,
+            num_rows=int(samples["lengths"].sum()),
             num_values=sum(num_values(block) for block in blocks),
             keep_alive=blocks,
             notes=self.notes[chunks],
@@ -136,11 +131,11 @@ class LocalTables:
 def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds) -> LocalTables:
     """Tables over `chunks` (at least one); `notes` of new chunks are added."""
     ids = list(chunks)
-    blocks = [bounds.with_classes(chunks[chunk_id].peek()) for chunk_id in ids]
-    fresh = [chunk_id for chunk_id in ids if chunk_id not in notes]
-    norms = zeros_per_chunk([chunks[chunk_id].num_rows for chunk_id in fresh], (), "float64")
-    for chunk_id, norms_of_chunk in zip(fresh, norms, strict=True):
-        block = chunks[chunk_id].peek()
+    read = {chunk_id: chunks[chunk_id].peek() for chunk_id in ids}
+    blocks = [bounds.with_classes(block) for block in read.values()]
+    fresh = [(chunk_id, block) for chunk_id, block in read.items() if chunk_id not in notes]
+    norms = zeros_per_chunk([len(block.targets) for _, block in fresh], (), "float64")
+    for (chunk_id, block), norms_of_chunk in zip(fresh, norms, strict=True):
         left_out = np.zeros(block.state.shape[:2], np.uint8)
         notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(block), left_out=left_out)
     local = [notes[chunk_id] for chunk_id in ids]
@@ -154,20 +149,20 @@ def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Note
         upper=np.array([0 if note.upper is None else note.upper.ctypes.data for note in local], dtype=np.uint64),
         uniform_upper=float(bounds.C),
     )
-    total_values = sum(num_values(block) for block in blocks)
+    num_rows, total_values = int(lengths.sum()), sum(num_values(block) for block in blocks)
     value_bytes = 8 if isinstance(blocks[0].rows, CsrRows) else blocks[0].rows.itemsize
-    bucket_rows = descent.choose_bucket_rows(value_bytes * total_values / int(lengths.sum()), total_values)
-    buckets = (-(-lengths // bucket_rows)).astype(np.int32)
-    bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), buckets)
-    first_bucket = np.repeat(np.cumsum(buckets, dtype=np.int32) - buckets, buckets)
+    bucket_rows = descent.choose_bucket_rows(value_bytes * total_values / num_rows, total_values)
+    bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), -(-lengths // bucket_rows))
+    bucket_row = np.concatenate([np.arange(0, length, bucket_rows, dtype=np.int32) for length in lengths.tolist()])
     return LocalTables(
         ids=ids,
         rows=tables.row_table(blocks),
         samples=samples,
         bucket_chunk=bucket_chunk,
-        bucket_row=(np.arange(len(bucket_chunk), dtype=np.int32) - first_bucket) * np.int32(bucket_rows),
+        bucket_row=bucket_row,
         bucket_rows=bucket_rows,
         num_outputs=blocks[0].state.shape[1],
+        num_rows=num_rows,
         num_values=total_values,
         keep_alive=blocks,
         notes=local,

@@ -215,8 +215,10 @@ class WideFinish:
 
         Least by their room: that of alpha_i is moved by room_i <x_i, b> for some b over these columns.
         """
+        if self._rows.heavy is None:
+            return alpha
         room = self._room(alpha)
-        if self._rows.heavy is None or not room.any():
+        if not room.any():
             return alpha
         columns, values = self._rows.heavy
         error, size = self._outside[columns] + (self._signs * alpha) @ values - goal[columns], len(columns)

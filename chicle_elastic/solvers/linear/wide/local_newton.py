@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, MOST_COLUMNS
@@ -58,7 +59,7 @@ class LocalNewton:
         num_features, num_outputs = tables.rows.num_features, tables.num_outputs
         is_kept = (loss is Loss.HINGE or loss.has_kinks) and num_outputs * num_features**2 // 2 <= MOST_BLOCK_VALUES
         whole: Any = local.rows
-        self._outside = local.outside
+        self._local, self._outside = local, local.outside
         self._columns = np.arange(num_features + 1)
         if whole.is_sparse and num_features > MAX_FEATURES and tables.num_values <= MOST_COPIED_VALUES:
             matrix = whole.taken(np.arange(tables.num_rows))
@@ -89,6 +90,16 @@ class LocalNewton:
         return any(finish.is_stuck for finish in self.finishes)
 
     @property
+    def gaps(self) -> Array:
+        """Of the best duals and their w, per output, shape (outputs,)."""
+        return np.array([finish.gap for finish in self.finishes])
+
+    @property
+    def relative_gaps(self) -> Array:
+        """The same, as shares of P."""
+        return np.array([finish.relative_gap for finish in self.finishes])
+
+    @property
     def relative_left(self) -> Array:
         """How far the steps of each output have got."""
         return np.array([finish.relative_left for finish in self.finishes])
@@ -100,8 +111,18 @@ class LocalNewton:
             found[k, self._columns] = finish.w
         return found
 
-    def run(self, is_spent: Callable[[], bool], is_over: Callable[[], bool]) -> None:
+    def offer(self, w: Array) -> None:
+        """Go on from the duals in the chunks, whose w this is, where they are better."""
+        for k, finish in enumerate(self.finishes):
+            finish.offer(self._local.duals(k))
+
+    def write_duals(self) -> None:
+        """Leave the best duals in the chunks."""
+        for k, finish in enumerate(self.finishes):
+            self._local.write_duals(k, finish.alpha)
+
+    def run(self, budget: Budget, is_over: Callable[[], bool]) -> None:
         """Take steps, at least one, until all outputs are at their goal, or as `WideFinish.run` says."""
         # At least one output, because an iteration that changes nothing would be repeated for ever.
         for finish in [finish for finish in self.finishes if not finish.is_there] or self.finishes:
-            finish.run(is_spent, is_over=is_over)
+            finish.run(budget.is_spent, is_over=is_over)

@@ -1,0 +1,210 @@
+"""Newton steps for losses whose second derivatives are 0 or one number: the squared hinge, also with a straight end.
+
+With s_i = min(max(0, 1 - m_i), most), a loss is C_i s_i (2 (1 - m_i) - s_i), its dual is 2 C_i s_i, and its curvature
+2 C_i where s_i is neither 0 nor `most`. Each step solves (I + sum_i c_i x_i x_i^T) d = -g by Cholesky's factor, and
+goes along d to where the slope of the objective has nearly vanished. With the duals of w, w(alpha) = w - g; the steps
+end where the gap of these duals and w(alpha) is small.
+"""
+
+import math
+
+import numpy as np
+from numba.extending import register_jitable
+
+from chicle_elastic.solvers.kernels.jit import LEAN, kernel
+from chicle_elastic.solvers.kernels.memory import CODE, PLACE, REAL, address_of, load, store
+from chicle_elastic.solvers.kernels.tables import row_add, row_at, row_dot
+
+GAP, PRIMAL, DUAL, LEFT, STEPS, FAULTS, NUM_STATS = range(7)
+"""Places in the statistics of an output: gap, P and sum of dual values of its duals and their w, a bound of the gap at
+its point, steps so far, and those of them that found no direction."""
+ROW, GRADIENT, DIRECTION, NUM_VECTORS = range(4)
+"""Places in the vectors of the scratch."""
+LEFT_OF_SLOPE, MOST_TRIALS = 0.3, 12
+"""Share of the slope at its beginning that a search along a direction may leave, and the points it looks at."""
+
+
+@kernel
+def newton_steps(
+    rows,
+    samples,
+    positives,
+    intercept,
+    most,
+    goal,
+    most_steps,
+    stop,
+    matrix,  # OUT
+    scratch,  # OUT
+    of_rows,  # OUT
+    points,  # OUT
+    vectors,  # OUT
+    stats,  # OUT
+):
+    """Make Newton steps for each output that is not at its goal.
+
+    Args:
+        rows: `tables.RowTable`.
+        samples: `descent.SampleTable`; its duals are written (OUT) where their gap is smaller than before.
+        positives: Positive class of each output, shape (outputs,), int32.
+        intercept: Value of the intercept column; 0 for none.
+        most: Largest s_i.
+        goal: Relative gap that ends the steps of an output.
+        most_steps: Steps of an output at most.
+        stop: uint8 of shape (1,); looked at between steps.
+        matrix: Room for second derivatives, shape (D, D), float64.
+        scratch: Room for vectors, shape (`NUM_VECTORS`, D), float64.
+        of_rows: Room for two numbers of each row, shape (2, num_rows), float64.
+        points: Where the steps of each output are, shape (outputs, D), float64.
+        vectors: w of the duals, shape (outputs, D), float64.
+        stats: See `GAP`, shape (outputs, `NUM_STATS`), float64.
+    """
+    kind, last, num_outputs = rows.kind, rows.num_features, np.uintp(len(positives))
+    targets, duals = address_of(samples.targets), address_of(samples.duals)
+    row, gradient, direction = scratch[ROW], scratch[GRADIENT], scratch[DIRECTION]
+    margins, changes = of_rows[0], of_rows[1]
+    for k in range(len(positives)):
+        own, point = stats[k], points[k]
+        if own[GAP] <= goal * own[PRIMAL] < math.inf:
+            continue
+        _products(kind, rows, samples, positives[k], intercept, point, margins)
+        for step in range(most_steps + 1):
+            for j in range(last + 1):
+                gradient[j] = point[j]
+                for other in range(j):
+                    matrix[j, other] = 0.0
+                matrix[j, j] = 1.0
+            losses, dual, i = 0.0, 0.0, 0
+            for chunk in range(len(samples.lengths)):
+                for number in range(samples.lengths[chunk]):
+                    upper = _upper(samples, chunk, number)
+                    slack = 1.0 - margins[i]
+                    share = min(max(slack, 0.0), most)
+                    i += 1
+                    if share == 0.0 or upper == 0.0:
+                        continue
+                    losses += upper * share * (2.0 * slack - share)
+                    dual += upper * share * (2.0 - share)
+                    for j in range(last):
+                        row[j] = 0.0
+                    row_add(kind, 1.0, row_at(rows, np.uintp(chunk), np.uintp(number)), address_of(row), REAL)
+                    row[last] = intercept
+                    is_positive = load(load(targets, np.uintp(chunk), PLACE), np.uintp(number), CODE) == positives[k]
+                    factor = 2.0 * upper * share * (1.0 if is_positive else -1.0)
+                    curvature = 2.0 * upper if share < most else 0.0
+                    for j in range(last + 1):
+                        gradient[j] -= factor * row[j]
+                        scaled = curvature * row[j]
+                        for other in range(j + 1):
+                            matrix[j, other] += scaled * row[other]
+            own[LEFT] = 0.5 * _dot(gradient, gradient)
+            primal = losses + 0.5 * _dot(point, point)
+            is_over = step == most_steps or stop[0] != 0
+            if own[LEFT] <= goal * primal or is_over:
+                for j in range(last + 1):
+                    direction[j] = point[j] - gradient[j]
+                _products(kind, rows, samples, positives[k], intercept, direction, changes)
+                squared, losses, i = _dot(direction, direction), 0.0, 0
+                for chunk in range(len(samples.lengths)):
+                    for number in range(samples.lengths[chunk]):
+                        slack = 1.0 - changes[i]
+                        share = min(max(slack, 0.0), most)
+                        losses += _upper(samples, chunk, number) * share * (2.0 * slack - share)
+                        i += 1
+                gap = losses - dual + squared
+                if gap < own[GAP]:
+                    own[GAP], own[PRIMAL], own[DUAL], i = gap, losses + 0.5 * squared, dual, 0
+                    for j in range(last + 1):
+                        vectors[k, j] = direction[j]
+                    for chunk in range(len(samples.lengths)):
+                        for number in range(samples.lengths[chunk]):
+                            alpha = 2.0 * _upper(samples, chunk, number) * min(max(1.0 - margins[i], 0.0), most)
+                            entry = np.uintp(number) * num_outputs + np.uintp(k)
+                            store(load(duals, np.uintp(chunk), PLACE), entry, alpha, REAL)
+                            i += 1
+                if is_over or own[GAP] <= goal * own[PRIMAL]:
+                    break
+            own[STEPS] += 1.0
+            if not _solve(matrix, gradient, direction):
+                own[FAULTS] += 1.0
+                break
+            _products(kind, rows, samples, positives[k], intercept, direction, changes)
+            _go_along(samples, most, direction, gradient, changes, point, margins)
+
+
+@register_jitable(**LEAN)
+def _upper(samples, chunk, number):
+    """Load C_i of a row."""
+    upper_of = samples.upper[chunk]
+    return samples.uniform_upper if upper_of == 0 else load(upper_of, np.uintp(number), REAL)
+
+
+@register_jitable(**LEAN)
+def _dot(one, other):
+    total = 0.0
+    for j in range(len(one)):
+        total += one[j] * other[j]
+    return total
+
+
+@register_jitable(**LEAN)
+def _products(kind, rows, samples, positive, intercept, vector, products):
+    """Find y_i <x_i, vector> of each row."""
+    i = 0
+    for chunk in range(len(samples.lengths)):
+        targets = load(address_of(samples.targets), np.uintp(chunk), PLACE)
+        for number in range(samples.lengths[chunk]):
+            at = row_at(rows, np.uintp(chunk), np.uintp(number))
+            product = row_dot(kind, at, address_of(vector), REAL) + intercept * vector[rows.num_features]
+            products[i] = product if load(targets, np.uintp(number), CODE) == positive else -product
+            i += 1
+
+
+@register_jitable(**LEAN)
+def _solve(matrix, gradient, direction):
+    """Solve matrix @ direction = -gradient by Cholesky's factor, which takes the matrix' place; returns whether it is
+    one.
+    """
+    size = len(gradient)
+    for j in range(size):
+        for other in range(j):
+            matrix[j, other] = (matrix[j, other] - _dot(matrix[j, :other], matrix[other, :other])) / matrix[
+                other, other
+            ]
+        pivot = matrix[j, j] - _dot(matrix[j, :j], matrix[j, :j])
+        if not 0.0 < pivot < math.inf:
+            return False
+        matrix[j, j] = math.sqrt(pivot)
+        direction[j] = (-gradient[j] - _dot(matrix[j, :j], direction[:j])) / matrix[j, j]
+    for j in range(size - 1, -1, -1):
+        direction[j] /= matrix[j, j]
+        for other in range(j):
+            direction[other] -= matrix[j, other] * direction[j]
+    return True
+
+
+@register_jitable(**LEAN)
+def _go_along(samples, most, direction, gradient, changes, point, margins):
+    """Move point and margins to where the slope of the objective along the direction has nearly vanished."""
+    at_start, at_rest, squared = _dot(gradient, direction), _dot(point, direction), _dot(direction, direction)
+    low, at_low, high, at_high, t = 0.0, at_start, math.inf, math.inf, 1.0
+    for _ in range(MOST_TRIALS):
+        slope, i = at_rest + t * squared, 0
+        for chunk in range(len(samples.lengths)):
+            for number in range(samples.lengths[chunk]):
+                share = min(max(1.0 - margins[i] - t * changes[i], 0.0), most)
+                slope -= 2.0 * _upper(samples, chunk, number) * share * changes[i]
+                i += 1
+        if abs(slope) <= LEFT_OF_SLOPE * abs(at_start):
+            break
+        if slope < 0.0:
+            low, at_low = t, slope
+        else:
+            high, at_high = t, slope
+        # Where a straight line between the two is 0, but not too near to either.
+        share = min(max(at_low / (at_low - at_high), 0.1), 0.9) if at_low < at_high else 0.5
+        t = 2.0 * low if high == math.inf else low + (high - low) * share
+    for j in range(len(point)):
+        point[j] += t * direction[j]
+    for i in range(len(margins)):
+        margins[i] += t * changes[i]
