@@ -1,20 +1,12 @@
 """Reads the imports of the product and finds what stands on the wrong floor (docs/design 3).
 
-    5  estimators, torchx_components        2  solvers, store, transports, monitoring
-    4  cli over cluster                     1  chunks, scheduling, policies, resources
-    3  runtime                              0  errors, ids, values, clock, cgroups, settings, waits ...
+`LAYERS` has the floors, and the rooms of the two large ones, from the lowest to the highest. A file imports only from
+lower layers or its own package, and no files import each other in a circle. The public face
+(`chicle_elastic/__init__.py`) stands above all: its names come from every floor, lazily, and the product takes nothing
+from it but the version. `testing` is for tests. "Lazily" means inside a function or under `if TYPE_CHECKING`: such an
+import costs nothing at start, but it is a dependency like any other and so has to keep to the floors.
 
-The public face (`chicle_elastic/__init__.py`) stands above all: its names come from every floor, lazily. The product
-takes nothing from it but the version.
-
-The large floors have rooms, each with a level of its own (`ROOMS`): 4.0 `cluster.net` is below 4.3 `cluster.agent`. A
-file imports only from lower floors, from lower rooms of its floor or from its own room, and no files import each other
-in a circle. `testing` stands above the cluster, and no file of the product imports it. "Lazily" means inside a function
-or under `if TYPE_CHECKING`: such an import costs nothing at start, but it is a dependency like any other and so has to
-keep to the floors.
-
-Everything here is a function of (path, source text), so that the tests can show it bad sources. The rules about calls
-that would run foreign bytes are those of lint, but for an argument `allow_pickle`.
+Everything here is a function of (path, source text), so that the tests can show it bad sources.
 """
 
 import ast
@@ -24,70 +16,44 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-FLOOR_OF_FOLDER = {
-    "chunks": 1,
-    "scheduling": 1,
-    "policies": 1,
-    "resources": 1,
-    "solvers": 2,
-    "store": 2,
-    "transports": 2,
-    "monitoring": 2,  # and not 3: the runtime writes its records (docs/design/decisions/0003)
-    "runtime": 3,
-    "testing": 5,
-    "cluster": 4,
-    "cli": 4,  # above all rooms of the cluster, whose store it asks (`CLI`)
-}
+FACE = "chicle_elastic"
+PRODUCT = (FACE, "estimators", "torchx_components")
+FLOOR_0 = (
+    "errors ids values clock garbage cgroups settings start_signals surroundings notebook uninterrupted versions waits"
+)
 ROOMS = {
-    "runtime": (
-        ("training", "collectives"),
-        ("checkpoint", "control"),
-        ("cluster_task",),
-        ("in_process", "simulate"),
-    ),
-    "cluster": (
-        ("net", "rendezvous"),
-        ("consensus", "transfer", "options"),
-        ("agent",),
-        ("launcher",),
-        ("local",),
-    ),
+    "runtime": ("training collectives", "checkpoint control", "cluster_task", "in_process simulate"),
+    "cluster": ("net rendezvous", "consensus transfer options", "agent", "launcher", "local"),
 }
 """Folders with rooms: their folders and files, from the lowest level to the highest."""
-LEVEL_OF_ROOM = {
-    f"{folder}.{room}": level
-    for folder, levels in ROOMS.items()
-    for level, rooms in enumerate(levels)
-    for room in rooms
-}
-FLOOR_0_FILES = (
-    "errors",
-    "ids",
-    "values",
-    "clock",
-    "garbage",
-    "cgroups",
-    "settings",
-    "start_signals",
-    "surroundings",
-    "notebook",
-    "uninterrupted",
-    "versions",
-    "waits",
-    "moved",
-)
-FACE = "chicle_elastic"
-TOP_FOLDERS = ("estimators", "torchx_components")
-PRODUCT = ("chicle_elastic", *TOP_FOLDERS)
 
-STDLIB = sys.stdlib_module_names
-# What the lower floors may import of others: at once, and lazily on top of that.
-ALLOWED_BELOW_FLOOR_2 = {
-    "chunks": (("numpy",), ("scipy", "sklearn", "pyarrow", "fsspec")),
-    "scheduling": (("numpy", "msgspec"), ()),
-    "policies": (("numpy",), ()),
-    "resources": ((), ()),
+
+def _rooms(folder: str) -> list[list[str]]:
+    return [[f"{folder}.{room}" for room in level.split()] for level in ROOMS[folder]]
+
+
+LAYERS = [
+    FLOOR_0.split(),
+    ["chunks", "scheduling", "policies", "resources"],
+    ["solvers", "store", "transports", "monitoring"],  # the runtime writes records (docs/design/decisions/0003)
+    ["runtime"],
+    *_rooms("runtime"),
+    ["cluster"],
+    *_rooms("cluster"),
+    ["cli"],
+    ["testing", "launch", "__main__"],
+]
+LAYER_OF = {f"{FACE}.{name}": layer for layer, names in enumerate(LAYERS) for name in names}
+LAYER_OF |= {"estimators": len(LAYERS), "torchx_components": len(LAYERS), FACE: len(LAYERS) + 1}
+
+# What the two lowest floors may import of others: at once, and lazily on top of that.
+ALLOWED_BELOW = {
+    "chunks": ({"numpy"}, {"scipy", "sklearn", "pyarrow", "fsspec"}),
+    "scheduling": ({"numpy", "msgspec"}, set()),
+    "policies": ({"numpy"}, set()),
 }
+OPTIONAL = ("matplotlib", "tensorboard", "pandas", "pyarrow", "pyverbs", "cloudpickle")
+TORCH_PRIVATE = "chicle_elastic/cluster/agent/torch_private.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +65,7 @@ class Offence:
     text: str
 
     def __str__(self) -> str:
-        """The form that editors make clickable."""
+        """Return the form that editors make clickable."""
         return f"{self.path}:{self.line}: {self.text}"
 
 
@@ -126,64 +92,29 @@ class Import:
 
     @property
     def is_version(self) -> bool:
-        """The one thing that the product takes from the public face."""
+        """Say whether it is the one thing that the product takes from the public face."""
         return self.module == FACE and self.names == ("__version__",)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a module stands.
-
-    Attributes:
-        folder: "chunks", "estimators", "cluster.net", ...; for the files of floor 0 their own name.
-        floor: 0 to 5, and 6 for the public face.
-        level: Of the room on its floor; 0 where the floor has none.
-    """
-
-    folder: str
-    floor: int
-    level: int = 0
-
-    @property
-    def height(self) -> tuple[int, int]:
-        """Floor and level."""
-        return self.floor, self.level
-
-    @property
-    def label(self) -> str:
-        """As messages say it: "floor 2", "floor 4.1"."""
-        return f"floor {self.floor}.{self.level}" if self.folder in LEVEL_OF_ROOM else f"floor {self.floor}"
-
-
-CLI = Place("cli", 4, 9)
-
-
-def place_of(module: str) -> Place | None:
-    """Where the product's module stands; None for a module that has no floor yet."""
+def package_of(module: str) -> str | None:
+    """Return the package or file of `LAYER_OF` that a module of the product belongs to; None where there is none."""
     parts = module.split(".")
-    if parts[0] in TOP_FOLDERS:
-        return Place(parts[0], 5)
-    if module == FACE:
-        return Place("the public face", 6)
-    below = parts[1]
-    if below in ROOMS and len(parts) > 2:
-        room = f"{below}.{parts[2]}"
-        return Place(room, FLOOR_OF_FOLDER[below], LEVEL_OF_ROOM[room]) if room in LEVEL_OF_ROOM else None
-    if below in FLOOR_OF_FOLDER:
-        return CLI if below == "cli" else Place(below, FLOOR_OF_FOLDER[below])
-    if below in FLOOR_0_FILES:
-        return Place(below, 0)
-    return {"__main__": CLI, "launch": Place("launch", 5)}.get(below)
+    names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    found = next((name for name in names if name in LAYER_OF), None)
+    folder = module.split(".")[1] if "." in module else ""
+    if (found == FACE and module != FACE) or (folder in ROOMS and len(parts) > 2 and found == f"{FACE}.{folder}"):
+        return None  # a folder without a floor, or without a room
+    return found
 
 
 def module_of(path: str) -> str:
-    """Dotted name of the module in `path` (relative to the repository, with slashes)."""
+    """Return the dotted name of the module in `path` (relative to the repository, with slashes)."""
     parts = PurePosixPath(path).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports_of(path: str, tree: ast.Module) -> Iterator[Import]:
-    """Every import of a file, those by `importlib.import_module("constant")` included."""
+    """Yield every import of a file, those by `importlib.import_module("constant")` included."""
     package = module_of(path).split(".")
     if not path.endswith("__init__.py"):
         package = package[:-1]
@@ -202,8 +133,8 @@ def imports_of(path: str, tree: ast.Module) -> Iterator[Import]:
 
 
 def check_floors(path: str, source: str) -> list[Offence]:
-    """Offences of one file of the product against the floors, and against the list of who may import which library."""
-    here = place_of(module_of(path))
+    """Return the offences of one file against the floors, and against the list of who may import which library."""
+    here = package_of(module_of(path))
     if here is None:
         return [Offence(path, 1, "this folder has no floor; give it one in tests/house/floors.py and docs/design 3")]
     tree = ast.parse(source, path)
@@ -212,39 +143,63 @@ def check_floors(path: str, source: str) -> list[Offence]:
         texts = _product_import(here, imported) if imported.root in PRODUCT else _foreign_import(path, here, imported)
         offences += [Offence(path, imported.line, text) for text in texts]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and _is_private(node.attr) and _root_name(node) == "torch":
+        if isinstance(node, ast.Attribute) and _root_name(node) == "torch":
             offences += [Offence(path, node.lineno, text) for text in _torch_private(path, node.attr)]
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
             offences.append(Offence(path, node.lineno, "allow_pickle may only be False: nothing is unpickled"))
     return offences
 
 
-def _product_import(here: Place, imported: Import) -> Iterator[str]:
-    # `from chicle_elastic import errors` means the module; `from chicle_elastic.errors import X` the one before it.
-    has_rooms = imported.module == "chicle_elastic" or imported.module.removeprefix("chicle_elastic.") in ROOMS
-    targets = [f"{imported.module}.{name}" for name in imported.names] if has_rooms else []
+def _product_import(here: str, imported: Import) -> Iterator[str]:
     if imported.is_version:
         return
-    targets = [target for target in targets if place_of(target)] or [imported.module]
+    # `from chicle_elastic import errors` means the module; `from chicle_elastic.errors import X` the one before it.
+    targets = [f"{imported.module}.{name}" for name in imported.names]
+    targets = [target for target in targets if target in LAYER_OF] or [imported.module]
     for target in targets:
-        there = place_of(target)
+        there = package_of(target)
         if there is None:
             yield f"imports {target}, which has no floor"
-        elif there.folder == here.folder:
-            continue
-        elif here.floor == 6 and there.floor > 0 and not imported.is_lazy:
+        elif here == FACE and LAYER_OF[there] and there != FACE and not imported.is_lazy:
             yield f"the public face imports {target} at once; load its names when they are asked for"
-        elif there.folder == "testing":
+        elif there == f"{FACE}.testing" and here != there:
             yield f"imports {target}; testing is for tests only"
-        elif not _may_stand_on(here, there):
+        elif here != there and LAYER_OF[there] >= max(LAYER_OF[here], 1):
             yield (
-                f"{here.folder} is on {here.label} and imports {target} from {there.label}; import from "
-                "lower floors, lower rooms or the own room only: pass the value in, or move what both need further down"
+                f"{here} (layer {LAYER_OF[here]}) imports {target} (layer {LAYER_OF[there]}); import from lower "
+                "layers or the own package only: pass the value in, or move what both need further down"
             )
 
 
+def _foreign_import(path: str, here: str, imported: Import) -> Iterator[str]:
+    root = imported.root
+    if root in sys.stdlib_module_names:
+        return
+    folder = here.removeprefix(f"{FACE}.").partition(".")[0]
+    if LAYER_OF[here] < 2:
+        at_once, lazily = ALLOWED_BELOW.get(folder, (set(), set()))
+        if root not in at_once and not (imported.is_lazy and root in lazily):
+            names = "".join(f", {name}" for name in sorted(at_once)), "".join(f", {name}" for name in sorted(lazily))
+            yield f"{folder} imports {root}; it may import the standard library{names[0]}, and lazily nothing{names[1]}"
+    if root in ("numba", "llvmlite") and not path.startswith("chicle_elastic/solvers/kernels/"):
+        yield f"imports {root}; numba stays in solvers/kernels, so that everything else starts without it"
+    if root == "torch":
+        parts = PurePosixPath(path).parts[2:]
+        has_torch = folder == "solvers" and any(part.startswith(("local_sgd", "flat", "engines")) for part in parts)
+        if LAYER_OF[here] < LAYER_OF[f"{FACE}.runtime"] and not has_torch:
+            yield f"{folder} imports torch; only the torch solvers (local_sgd, flat, engines) and higher floors may"
+        if folder == "estimators" and not imported.is_lazy:
+            yield "imports torch at once; import it where it is used: `import estimators` loads no torch"
+        for name in (*imported.module.split("."), *imported.names):
+            yield from _torch_private(path, name)
+    if root == "torchx" and folder != "torchx_components" and not (imported.is_lazy and folder in ("cluster", "cli")):
+        yield "imports torchx; only torchx_components may, and cluster and cli lazily (the submitting side)"
+    if root in OPTIONAL and not imported.is_lazy:
+        yield f"imports {root} at once; optional packages are imported where they are used, so that import stays free"
+
+
 def check_circles(files: Mapping[str, str]) -> list[Offence]:
-    """The first circle of files that import each other, lazily or not; empty where there is none.
+    """Return the first circle of files that import each other, lazily or not; empty where there is none.
 
     Args:
         files: Sources by path.
@@ -267,51 +222,8 @@ def check_circles(files: Mapping[str, str]) -> list[Offence]:
     return []
 
 
-def _root_folder(place: Place) -> str:
-    return place.folder.partition(".")[0]
-
-
-def _may_stand_on(here: Place, there: Place) -> bool:
-    return there.height < here.height or there.floor == here.floor == 0
-
-
-def _foreign_import(path: str, here: Place, imported: Import) -> Iterator[str]:
-    root = imported.root
-    if root in STDLIB:
-        return
-    if here.floor < 2:
-        at_once, lazily = ALLOWED_BELOW_FLOOR_2.get(here.folder, ((), ()))
-        if root not in at_once and not (imported.is_lazy and root in lazily):
-            yield (
-                f"floor {here.floor} imports {root}; {here.folder} may import the standard library"
-                f"{''.join(f', {name}' for name in at_once)}{''.join(f', lazily {name}' for name in lazily)}"
-            )
-    if root in ("numba", "llvmlite") and not path.startswith("chicle_elastic/solvers/kernels/"):
-        yield f"imports {root}; numba stays in solvers/kernels, so that everything else starts without it"
-    if root == "torch":
-        yield from _torch_import(path, here, imported)
-    may_submit = here.folder == "torchx_components" or (imported.is_lazy and _root_folder(here) in ("cluster", "cli"))
-    if root == "torchx" and not may_submit:
-        yield "imports torchx; only torchx_components may, and cluster and cli lazily (the submitting side)"
-    if root in ("matplotlib", "tensorboard", "pandas", "pyarrow", "pyverbs", "cloudpickle") and not imported.is_lazy:
-        yield f"imports {root} at once; optional packages are imported where they are used, so that import stays free"
-
-
-def _torch_import(path: str, here: Place, imported: Import) -> Iterator[str]:
-    is_torch_solver = PurePosixPath(path).parts[:2] == ("chicle_elastic", "solvers") and any(
-        part.startswith(("local_sgd", "flat", "engines", "torch")) for part in PurePosixPath(path).parts[2:]
-    )
-    if here.floor < 3 and not is_torch_solver:
-        yield f"{here.folder} imports torch; only the torch solvers (local_sgd, flat, engines) and floors 3 to 5 may"
-    if here.folder == "estimators" and not imported.is_lazy:
-        yield "imports torch at once; import it where it is used: `import estimators` loads no torch"
-    for name in (*imported.module.split("."), *imported.names):
-        if _is_private(name):
-            yield from _torch_private(path, name)
-
-
 def _torch_private(path: str, name: str) -> Iterator[str]:
-    if path != "chicle_elastic/cluster/agent/torch_private.py":
+    if path != TORCH_PRIVATE and name.startswith("_") and not name.startswith("__"):
         yield f"uses torch's private {name}; private names of torch belong in cluster/agent/torch_private.py"
 
 
@@ -321,26 +233,16 @@ def _root_name(node: ast.expr) -> str:
     return getattr(node, "id", "")
 
 
-def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
-
-
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes, each with whether it is skipped when the file is imported."""
+    """Yield all nodes, each with whether it is skipped when the file is imported."""
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:
         node, is_lazy = waiting.pop()
         yield node, is_lazy
+        skipped: list[ast.AST] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            # Decorators and defaults run at once.
-            inside = {id(child) for child in (node.body if isinstance(node.body, list) else [node.body])}
-            waiting += [(child, is_lazy or id(child) in inside) for child in ast.iter_child_nodes(node)]
-        elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            inside = {id(child) for child in node.body}
-            waiting += [(child, is_lazy or id(child) in inside) for child in ast.iter_child_nodes(node)]
-        else:
-            waiting += [(child, is_lazy) for child in ast.iter_child_nodes(node)]
-
-
-def _is_type_checking(test: ast.expr) -> bool:
-    return getattr(test, "attr", getattr(test, "id", "")) == "TYPE_CHECKING"
+            skipped = list(node.body) if isinstance(node.body, list) else [node.body]  # decorators run at once
+        elif isinstance(node, ast.If) and getattr(node.test, "attr", getattr(node.test, "id", "")) == "TYPE_CHECKING":
+            skipped = list(node.body)
+        inside = {id(child) for child in skipped}
+        waiting += [(child, is_lazy or id(child) in inside) for child in ast.iter_child_nodes(node)]
