@@ -38,7 +38,6 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import Budget
-from chicle_elastic.solvers.engines.eager import EagerEngine
 from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
 from chicle_elastic.solvers.network import PAPER_CNN, Network
@@ -76,7 +75,7 @@ def our_epoch(X: np.ndarray, y: np.ndarray, kind: Any = PAPER_CNN) -> Callable[[
     What a job does before its first step is done once per fit, and a fit has many epochs.
     """
     shape = X.shape[1:]
-    trainer = TunedTrainer(network=network(shape, kind), max_epochs=1)
+    trainer = LocalSGDTrainer(network=network(shape, kind), max_epochs=1)
     source = ArraySource(X, y)
 
     def run() -> float:
@@ -90,16 +89,6 @@ def our_epoch(X: np.ndarray, y: np.ndarray, kind: Any = PAPER_CNN) -> Callable[[
         return (marks[-1][0] - marks[0][0]) / count * len(y)
 
     return run
-
-
-class TunedTrainer(LocalSGDTrainer):
-    """Its engines take the kernels that a fit of some length would find."""
-
-    def engine(self) -> EagerEngine:
-        """Tuned, once per process."""
-        engine = super().engine()
-        engine.tune(self.batch_size)
-        return engine
 
 
 def loader_epoch(X: np.ndarray, y: np.ndarray) -> Callable[[], None]:

@@ -136,10 +136,8 @@ class ChicleCNNClassifier(
         been run on a card yet (``make test-gpu``).
     kernels : {"auto", "fused", "onednn", "native"}, default="auto"
         How a CPU computes a step. "fused" are kernels of our own, for the default network; the others are torch's.
-        "auto" takes the first where it can and else tries the others, on one thread and on the cores of the task, and
-        keeps the fastest, in fits of some length.
-        Results differ by rounding: say one of the others where models are to be equal to the bit from process to
-        process.
+        "auto" takes the first where it can, and else "onednn". A step takes as many of the task's cores as its counted
+        operations are worth. Results differ by rounding.
     chunk_size : int or None, default=None
         Bytes of a chunk.
     runtime : runtime or None, default=None

@@ -6,8 +6,6 @@ The best learning rate then falls with the number of steps, about as one over th
 with a constant rate: many steps average more noise away, and few have no time to be careful.
 """
 
-import functools
-import importlib
 import inspect
 import math
 from collections.abc import Callable
@@ -18,7 +16,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.network import name_of
+from chicle_elastic.solvers.network import imported, name_of
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.network import Scaling
@@ -223,14 +221,7 @@ def named(value: Any, parameter: str) -> Any:
     """
     if not (isinstance(value, str) and ":" in value):
         return value
-    module, _, path = value.partition(":")
-    try:
-        found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"{parameter}={value!r} cannot be imported here ({error}); it has to stand in a file that every node can "
-            "import"
-        ) from error
+    found = imported(value, f"{parameter}={value!r}")
     import torch
 
     kinds = {"optimizer": torch.optim.Optimizer, "schedule": torch.optim.lr_scheduler.LRScheduler}

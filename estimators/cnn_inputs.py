@@ -15,7 +15,7 @@ from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
+from chicle_elastic.solvers.network import square_for
 from estimators.checks import validated_weights
 from estimators.cnn_defaults import Moments
 from estimators.containers import as_matrix, as_vector

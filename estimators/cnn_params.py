@@ -38,34 +38,12 @@ class ModuleParamsMixin:
         return {name.removeprefix(prefix): value for name, value in vars(self).items() if name.startswith(prefix)}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters of the estimator, those of the module among them.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            As scikit-learn has it; nothing here has parameters of its own.
-
-        Returns
-        -------
-        params : dict
-            Values by name.
-        """
+        """Return the parameters of the estimator, those of module, optimizer and schedule among them."""
         params: dict[str, Any] = super().get_params(deep=deep)  # type: ignore[misc]  # of BaseEstimator
         return params | {name: value for name, value in vars(self).items() if name.startswith(PREFIXES)}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of the estimator, the module, the optimizer and the schedule.
-
-        Parameters
-        ----------
-        **params : dict
-            Values by name.
-
-        Returns
-        -------
-        self : object
-            The estimator.
-        """
+        """Set parameters of the estimator, the module, the optimizer and the schedule."""
         of_module = {name: value for name, value in params.items() if name.startswith(PREFIXES) or name == WHOLE}
         rest = {name: value for name, value in params.items() if name not in of_module}
         super().set_params(**rest)  # type: ignore[misc]  # of BaseEstimator

@@ -94,9 +94,8 @@ class SaveNetworkMixin:
         """
         from torch import nn
 
-        from chicle_elastic.solvers.engines.modules import find_class
         from chicle_elastic.solvers.engines.predict import filled_module
-        from chicle_elastic.solvers.network import Network, Scaling
+        from chicle_elastic.solvers.network import Scaling, imported
         from estimators.cnn_fit import network_of
 
         header, content = persistence.read_model(Path(path), arrays=ARRAYS, required=REQUIRED, estimator=cls.__name__)
@@ -106,7 +105,7 @@ class SaveNetworkMixin:
             shape = tuple(header["network"]["input_shape"])
             name = header["network"]["module"]
             if module is None and name is not None:
-                module = find_class(Network(module=name, input_shape=shape, num_classes=0))
+                module = imported(name, f"the module class {name!r}")
                 if not (isinstance(module, type) and issubclass(module, nn.Module)):  # a file may name any callable
                     raise UsageError(f"{path}: module={name} is no class of networks, so it is not called")
             params = persistence.params_from_json(header["params"])

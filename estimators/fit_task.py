@@ -13,7 +13,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from chicle_elastic.chunks.places import Place, place_of, require_writable
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.runtime.checkpoint.files import write_file
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.solvers.network import imported
 from chicle_elastic.surroundings import prepare_command
 from estimators.cnn_params import PREFIXES
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if params.get("module") is not None:
             params["module"] = imported_class(params["module"])
         if params.get("augment") is not None:
-            params["augment"] = imported("augment", params["augment"])
+            params["augment"] = imported(params["augment"], f"--augment {params['augment']}")
         out = place_of(params.pop("out"), purpose="a model")
         kind = getattr(estimators, ESTIMATORS[params.pop("estimator")])
         require_writable(out, who=f"the task on {socket.gethostname()}")  # now, and not after hours of training
@@ -147,28 +147,9 @@ def imported_class(name: str) -> type:
     Raises:
         UsageError: There is none; every node has to be able to import it.
     """
-    found = imported("module", name)
+    found: Any = imported(name, f"--module {name}")
     if not isinstance(found, type):
         raise UsageError(f"--module {name} is no class, but {type(found).__name__}")
-    return found
-
-
-def imported(option: str, name: str) -> Any:
-    """What "package.module:Name" names.
-
-    Raises:
-        UsageError: There is none; every node has to be able to import it.
-    """
-    module, _, path = name.partition(":")
-    try:
-        found: Any = import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"--{option} {name} cannot be imported here ({error}); write package.module:Name, of a file that every "
-            "node can import"
-        ) from error
     return found
 
 

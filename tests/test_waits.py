@@ -82,57 +82,29 @@ def test_a_wait_that_is_over_is_not_told_however_late_its_timer_is(caplog: pytes
     assert not caplog.records
 
 
-def test_a_wait_tells_the_text_that_it_has_then(caplog: pytest.LogCaptureFixture) -> None:
-    """More may be known by then."""
-    with Wait("starting", after_s=AT_ONCE_S) as wait, waits.screen:
-        wait.text = "waiting for another fit"
-    with Wait("starting", after_s=NEVER_S) as wait:
-        wait.text = "waiting for another fit"
-        wait._tell()
-    assert caplog.messages[-1] == "waiting for another fit"
-
-
-def test_without_any_logging_the_line_is_on_stderr() -> None:
-    """Stdout belongs to the program."""
-    done = run("tell('starting')")
-    assert (done.stdout, done.stderr) == ("", "chicle: starting\n")
-
-
-@pytest.mark.parametrize("setup", ["logging.basicConfig()", "logging.basicConfig(level='INFO')"])
-def test_handlers_of_the_program_show_the_line_in_their_form(setup: str) -> None:
-    """Once, also where the root logger is for warnings only, as it is by default."""
-    done = run(f"import logging\n{setup}\ntell('starting')")
-    assert done.stderr == "INFO:chicle:starting\n"
-
-
-def test_handlers_for_warnings_only_do_not_swallow_the_line() -> None:
-    """Some notebooks come with one."""
-    done = run("import logging\nlogging.basicConfig()\nlogging.root.handlers[0].setLevel('WARNING')\ntell('starting')")
-    assert done.stderr == "chicle: starting\n"
+BASIC, LOGGER_OF_OURS = "logging.basicConfig()", "logging.getLogger('chicle')"
 
 
 @pytest.mark.parametrize(
-    "silence",
+    ("setup", "environ", "shown"),
     [
-        "logging.getLogger('chicle').setLevel(logging.WARNING)",
-        "logging.getLogger('chicle').disabled = True",
-        "logging.disable(logging.INFO)",
+        ("pass", {}, "chicle: starting\n"),  # stdout belongs to the program
+        (BASIC, {}, "INFO:chicle:starting\n"),  # also where the root logger is for warnings only, as it is by default
+        ("logging.basicConfig(level='INFO')", {}, "INFO:chicle:starting\n"),
+        # Some notebooks come with a handler for warnings only, which does not swallow the line.
+        (f"{BASIC}; logging.root.handlers[0].setLevel('WARNING')", {}, "chicle: starting\n"),
+        (f"{LOGGER_OF_OURS}.setLevel(logging.WARNING)", {}, ""),
+        (f"{LOGGER_OF_OURS}.disabled = True", {}, ""),
+        ("logging.disable(logging.INFO)", {}, ""),
+        ("pass", {"CHICLE_WAITS": "OFF"}, ""),
+        ("pass", {"CHICLE_WAITS": "0"}, ""),
+        ("import sys; sys.stderr = None", {}, ""),  # as with pythonw
     ],
 )
-def test_a_program_silences_the_lines_by_logging(silence: str) -> None:
-    """In any of the usual ways."""
-    assert run(f"import logging\n{silence}\ntell('starting')").stderr == ""
-
-
-@pytest.mark.parametrize("value", ["off", "OFF", "0"])
-def test_the_environment_silences_the_lines(value: str) -> None:
-    """For whole test suites and services."""
-    assert run("tell('starting')", CHICLE_WAITS=value).stderr == ""
-
-
-def test_a_program_without_stderr_goes_on() -> None:
-    """As with pythonw."""
-    assert run("import sys\nsys.stderr = None\ntell('starting')\nprint('on')").stdout == "on\n"
+def test_a_line_goes_where_the_program_sends_it(setup: str, environ: dict[str, str], shown: str) -> None:
+    """To its handlers in their form, else to stderr; logging and the environment silence it."""
+    done = run(f"import logging\n{setup}\ntell('starting')\nprint('on')", **environ)
+    assert (done.stdout, done.stderr) == ("on\n", shown)
 
 
 def test_the_line_comes_above_a_bar_of_tqdm() -> None:

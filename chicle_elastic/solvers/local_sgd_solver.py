@@ -11,8 +11,8 @@ tasks and not divided, so that their weighted mean is what each has told: iterat
 many tasks there are.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,38 +20,13 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers import model_vector
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.engines.paper_cnn_shape import columns_for
-from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.epoch_order import EpochOrder, forget
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
-from chicle_elastic.solvers.model_vector import ModelLayout, Place
-from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.model_vector import Place
+from chicle_elastic.solvers.network import GatheredSamples, columns_for
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
-
-
-class _Settings(Protocol):
-    """What a solver needs of the trainer, a `LocalSGDTrainer`, which says what each of these is."""
-
-    @property
-    def network(self) -> Network: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def max_epochs(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def class_weights(self) -> tuple[float, ...] | None: ...
-    @property
-    def mean_weight(self) -> float: ...
-    def engine(self) -> "EagerEngine": ...
-    def layout(self, layout: ModelLayout) -> ModelLayout: ...
-    def steps(self, parameters: Mapping[str, float]) -> int: ...
-    def scaled_rate(self, num_tasks: int, progress: float, parameters: Mapping[str, float]) -> float: ...
 
 
 class LocalSGDSolver(Solver):
@@ -59,10 +34,10 @@ class LocalSGDSolver(Solver):
 
     Args:
         ctx: Of the task.
-        trainer: Settings, and what makes the engine.
+        trainer: A `LocalSGDTrainer`, which imports this file.
     """
 
-    def __init__(self, ctx: Context, trainer: _Settings) -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
         self._trainer = trainer
         self._engine: EagerEngine | None = None
@@ -141,7 +116,8 @@ class LocalSGDSolver(Solver):
 
     def _steps(self, model: Array, positions: Array, rows: Array, budget: Budget, place: Place) -> tuple[int, float]:
         """Steps over these samples; returns how many were used, and their loss."""
-        trainer, engine = self._trainer, self._ready_engine(budget, place)
+        trainer = self._trainer
+        engine = self._engine = self._engine or trainer.engine()
         blocks = {position: self.chunks[self._order.chunks[position]].peek() for position in set(positions.tolist())}
         samples = self._gather(blocks, positions, rows)
         layout = trainer.layout(engine.layout)
@@ -171,15 +147,6 @@ class LocalSGDSolver(Solver):
         engine.store(layout.w(delta), layout.buffers(delta), layout.v(delta))
         delta[: layout.num_averaged] -= model[: layout.num_averaged]
         return delta
-
-    def _ready_engine(self, budget: Budget, place: Place) -> "EagerEngine":
-        """The engine, made in the first iteration, when it is known how much there is to do."""
-        if self._engine is None:
-            trainer = self._trainer
-            self._engine = trainer.engine()
-            steps = trainer.max_epochs * place.num_rows / (trainer.batch_size * budget.num_tasks)
-            self._engine.tune(trainer.batch_size, steps)
-        return self._engine
 
     def _gather(self, blocks: dict[int, RowBlock], positions: Array, rows: Array) -> GatheredSamples:
         """Copies of these samples, in memory that is used again in the next iteration."""

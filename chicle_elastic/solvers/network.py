@@ -1,14 +1,22 @@
 """What network is trained, as a value: how it is made, what it takes, and what it gives. Knows no torch."""
 
+import functools
+import importlib
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 
 PAPER_CNN = "chicle_elastic.solvers.engines.paper_cnn:PaperCNN"
 """The network of the paper's experiments."""
+LEAST_SIDE = 16
+"""Smallest height and width of its images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,80 @@ def name_of(thing: Any) -> str:
     return name
 
 
+def signature_of(function: Any) -> str:
+    """Return the arguments of a class or function, for messages."""
+    try:
+        return str(inspect.signature(function))
+    except (TypeError, ValueError):
+        return "unknown"
+
+
+def imported(name: str, words: str) -> Any:
+    """Return what "package.module:Name" names.
+
+    Raises:
+        UsageError: It cannot be imported here; the message begins with `words`.
+    """
+    module, _, path = name.partition(":")
+    try:
+        return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{words} cannot be imported here ({error}); it has to stand in a file that every node can import"
+        ) from error
+
+
 def is_fusible(network: Network) -> bool:
     """Whether it is the default network, for which there are kernels of our own."""
     return isinstance(network.module, str) and network.module == PAPER_CNN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheredSamples:
+    """The samples of an iteration, gathered, in the order in which they are to be used.
+
+    Attributes:
+        rows: ndarray of shape (n, values), uint8 or float32, as they are in the data; they are scaled when used
+            (`Network.scaling_of`); padded where the network takes more values than there are.
+        codes: Class codes, ndarray of shape (n,), int64.
+        weights: Factors of the losses, ndarray of shape (n,), float32; None for 1.
+    """
+
+    rows: Array
+    codes: Array
+    weights: Array | None
+
+
+# Sizes of images on their way through the default network.
+
+
+def side_after(side: int) -> int:
+    """Height or width after both convolutions and poolings of an image with this one."""
+    return ((side - 4) // 2 - 4) // 2
+
+
+def columns_for(num_features: int, input_shape: tuple[int, ...]) -> Any:
+    """Where the features of a flat sample go in an input with more values than that; the others stay zero.
+
+    They fill the smallest square that has room for them, row by row, in the middle of the image: so features that were
+    a small square image stay one, and few features are not in a corner that few filters see.
+
+    Args:
+        num_features: Features of a sample.
+        input_shape: Shape of a sample as the network takes it, (1, height, width) where features are missing.
+
+    Returns:
+        Positions in the flattened input, ndarray of shape (num_features,); a slice where nothing is missing.
+    """
+    if num_features == math.prod(input_shape):
+        return slice(None)
+    *_, height, width = input_shape
+    side = math.isqrt(num_features - 1) + 1
+    top, left = (height - side) // 2, (width - side) // 2
+    rows, columns = np.divmod(np.arange(num_features), side)
+    return (top + rows) * width + left + columns
+
+
+def square_for(num_features: int) -> int:
+    """Side of the smallest square image that the network takes and that has room for so many values."""
+    return max(LEAST_SIDE, math.isqrt(num_features - 1) + 1)

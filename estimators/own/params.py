@@ -17,41 +17,14 @@ class TrainerParamsMixin:
     trainer: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters of the estimator.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Those of trainer and policy as well.
-
-        Returns
-        -------
-        params : dict
-            Values by name.
-        """
+        """Return the parameters of the estimator, with `deep` those of trainer and policy as well."""
         params: dict[str, Any] = super().get_params(deep=deep)  # type: ignore[misc]  # of BaseEstimator
         if deep and not hasattr(self.trainer, "get_params"):
             params |= {PREFIX + name: getattr(self.trainer, name) for name in self._trainer_fields()}
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of the estimator; fields of the trainer make a new one.
-
-        Parameters
-        ----------
-        **params : dict
-            Values by name.
-
-        Returns
-        -------
-        self : object
-            The estimator.
-
-        Raises
-        ------
-        ValueError
-            There is no such parameter, or the trainer does not allow the value.
-        """
+        """Set parameters of the estimator; fields of the trainer make a new one, which may refuse a value."""
         is_own = hasattr(params.get("trainer", self.trainer), "set_params")
         fields = {} if is_own else {name: value for name, value in params.items() if name.startswith(PREFIX)}
         super().set_params(**{name: value for name, value in params.items() if name not in fields})  # type: ignore[misc]

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 from scipy.special import entr, logsumexp, softmax
-from sklearn.datasets import load_breast_cancer, load_digits, load_svmlight_file
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_svmlight_file
 from sklearn.preprocessing import scale
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
+from chicle_elastic.chunks.views import Array, CsrRows
 from estimators.base import LinearClassifier
 
 SHARED_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -26,6 +28,34 @@ def digits() -> tuple[Array, Array]:
     """Scaled digits: 1797 samples, 64 features, 10 classes."""
     X, y = load_digits(return_X_y=True)
     return scale(X), y
+
+
+def diabetes() -> tuple[Array, Array]:
+    """442 samples, 10 features, real targets of mean 152."""
+    return load_diabetes(return_X_y=True)
+
+
+def wide() -> tuple[sparse.csr_matrix, Array]:
+    """200 samples, 3000 features, mostly zeros, real targets: no second derivatives of all columns."""
+    rng = np.random.default_rng(3)
+    X = sparse.random(200, 3000, density=0.02, format="csr", random_state=3)
+    return X, X @ rng.normal(size=3000) + rng.normal(size=200) + 5.0
+
+
+def write(
+    path: Path, X: Any, y: Array, *, classes: tuple[Any, ...] = (), weights: Array | None = None, blocks: int = 3
+) -> ChunkFolder:
+    """Write X and class codes (or real targets) y to a folder of small chunks, whose rows the writer shuffles."""
+    kind: Any = "csr" if sparse.issparse(X) else "dense"
+    has_weights = weights is not None
+    with ChunkFolderWriter(
+        path, kind=kind, dtype=str(X.dtype), num_features=X.shape[1], has_weights=has_weights, chunk_bytes=9_000
+    ) as writer:
+        for rows in np.array_split(np.arange(X.shape[0]), blocks):
+            part = X[rows]
+            part = CsrRows(part.indptr, part.indices, part.data, part.shape[1]) if kind == "csr" else part
+            writer.add(part, y[rows].astype(np.float64), None if weights is None else weights[rows])
+        return writer.finish(classes=classes)
 
 
 def widened(X: Array, num_columns: int) -> sparse.csr_matrix:
@@ -65,27 +95,6 @@ def dual(loss: str, alpha: Array, bounds: Array) -> float:
     share = alpha / bounds
     entropy = sum(-s[s > 0] @ (np.log(s[s > 0]) * bounds[s > 0]) for s in (share, 1.0 - share))
     return float(entropy)
-
-
-def objectives(
-    loss: str,
-    X: Any,
-    y: Array,
-    classes: Array,
-    coef: Array,
-    intercept: Array,
-    bounds: Array,
-    intercept_scaling: float = 1.0,
-) -> Array:
-    """Primal objective of each output of any linear classifier; with a scaling of inf intercepts cost nothing."""
-    X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
-    found = []
-    for k, label in enumerate(classes[1:] if len(classes) == 2 else classes):
-        signs = np.where(y == label, 1.0, -1.0)
-        margins = signs * (X @ coef[k] + intercept[k])
-        squared_norm = coef[k] @ coef[k] + (intercept[k] / intercept_scaling) ** 2
-        found.append(0.5 * squared_norm + primal(loss, margins, bounds))
-    return np.array(found)
 
 
 def is_intercept_free(estimator: LinearClassifier) -> bool:

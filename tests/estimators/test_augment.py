@@ -1,15 +1,12 @@
 """Augmentation: a function of the user's on the images of each step of training, in both engines and on a cluster."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 
-from chicle_elastic.cluster.local import user_code
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators.submitted.staging import Staged, stage
@@ -127,31 +124,6 @@ def test_images_that_go_wrong_later_are_named_and_not_taken_for_a_bad_learning_r
     X, y = digits(96)
     with pytest.raises(UsageError, match=r"augment=.*fifth returned NaN or infinity"):
         paper(kernels=kernels, augment=fifth).fit(X, y)
-
-
-def test_it_is_a_parameter_and_no_part_of_a_model_file(tmp_path: Path) -> None:
-    """Cloned and pickled with the estimator; a model that was loaded has none."""
-    X, y = digits(48)
-    model = clone(paper(augment=noise, max_epochs=1)).fit(X, y)
-    assert model.augment is noise
-    assert pickle.loads(pickle.dumps(model)).augment is noise
-    model.save(tmp_path / "model.npz")
-    loaded = type(model).load(tmp_path / "model.npz")
-    assert loaded.augment is None
-    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
-    with pytest.raises(ValueError, match="'augment' parameter"):
-        paper(augment="flip").fit(X, y)
-
-
-def test_a_file_that_is_written_to_cannot_go_to_a_cluster(tmp_path: Path) -> None:
-    """The error names the parameter, and what the function uses."""
-    from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
-    from tests.solvers import nets
-
-    with (tmp_path / "log").open("w") as log:
-        trainer = LocalSGDTrainer(network=nets.network(), augment=lambda images, _: log and images)
-        with pytest.raises(UsageError, match=r"because a _io.TextIOWrapper cannot be .*: trainer.augment uses log \("):
-            user_code.dump({"trainer": trainer})
 
 
 def test_tasks_of_a_job_import_it_by_its_name(tmp_path: Path) -> None:

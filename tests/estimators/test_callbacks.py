@@ -1,9 +1,8 @@
 """Callbacks of scikit-learn: a subcontext per iteration, scores while training, early ends, and Ctrl-C."""
 
-import signal
-
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -32,7 +31,7 @@ class Recorder:
         self.hooks.append("teardown")
 
     def on_fit_task_begin(self, estimator, context, *, X=None, y=None):
-        assert X.shape == (569, 30)
+        assert X.shape[0] == 569
         self.hooks.append(f"begin {context.task_name} {context.task_id}")
 
     def on_fit_task_end(self, estimator, context, *, metadata=None, fitted_estimator=None):
@@ -57,6 +56,13 @@ class PropagatedRecorder(Recorder):
         self.hooks.append(f"end {context.estimator_name} {context.task_name}")
 
 
+class OtherData(Recorder):
+    """Records hooks without a look at the data."""
+
+    def on_fit_task_begin(self, estimator, context):
+        self.hooks.append(f"begin {context.task_name} {context.task_id}")
+
+
 @pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
 def test_every_iteration_is_a_task_with_a_begin_and_an_end(estimator_class):
     """In order, as many as n_iter_, inside one fit task; none is left over."""
@@ -68,13 +74,16 @@ def test_every_iteration_is_a_task_with_a_begin_and_an_end(estimator_class):
 
 
 def test_the_fitted_estimator_of_an_iteration_can_predict():
-    """It gets better; the last one is the model itself."""
+    """It gets better, and has weights of empty columns, too; the last one is the model itself."""
     X, y = problems.cancer()
+    X = sparse.csr_matrix(X)
+    X.resize(569, 3000)
     recorder = Recorder()
     model = ChicleLogisticRegression(tol=1e-9).set_callbacks(recorder).fit(X, y)
     fitted = recorder.estimators
     assert model.n_iter_ > 1
     assert [each.n_iter_ for each in fitted] == list(range(1, model.n_iter_ + 1))
+    assert {each.coef_.shape for each in fitted} == {(1, 3000)}
     np.testing.assert_array_equal(fitted[-1].coef_, model.coef_)
     np.testing.assert_array_equal(fitted[-1].predict(X), model.predict(X))
     assert not np.array_equal(fitted[0].coef_, fitted[-1].coef_)
@@ -102,22 +111,6 @@ def test_a_callback_ends_the_fit_with_a_true_certificate():
     assert model.history_[-1].figures["duality_gap"] == model.duality_gap_
 
 
-@pytest.mark.usefixtures("patient_ctrl_c")
-@pytest.mark.parametrize("iteration", [0, 1])
-def test_ctrl_c_leaves_a_usable_estimator(iteration):
-    """A real SIGINT: KeyboardInterrupt comes out of fit, the attributes are set and belong together."""
-    X, y = problems.cancer()
-    recorder = Recorder({iteration: lambda: signal.raise_signal(signal.SIGINT)})
-    model = ChicleSVM(C=1000.0, tol=1e-12, store_duals=True, random_state=0).set_callbacks(recorder)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert model.n_iter_ == len(model.history_) == iteration + 1
-    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y)[0], rel=1e-9)
-    assert model.score(X, y) > 0.9
-    assert recorder.hooks[-1] == "teardown"
-    assert model.set_params(tol=1e-3).set_callbacks().fit(X, y).duality_gap_ <= 1e-3
-
-
 def test_an_error_in_a_callback_comes_out_of_fit():
     """Unchanged, and teardown is called."""
     X, y = problems.cancer()
@@ -131,22 +124,6 @@ def test_an_error_in_a_callback_comes_out_of_fit():
     assert recorder.hooks[-1] == "teardown"
 
 
-@pytest.fixture(scope="module")
-def monitor():
-    """Made outside of the test: its socket stays open until the process ends (scikit-learn caches its hooks)."""
-    return callback.ScoringMonitor(scoring=["accuracy", "roc_auc"])
-
-
-def test_a_scoring_monitor_logs_a_score_per_iteration(monitor):
-    """With sample weights, for both scorers that are asked for."""
-    X, y = problems.cancer()
-    model = ChicleSVM(C=0.1).set_callbacks(monitor).fit(X, y, np.linspace(0.5, 1, len(y)))
-    rows = [row for row in monitor.get_logs().data if row["task_name"] == "iteration"]
-    assert len(rows) == model.n_iter_
-    assert rows[-1]["accuracy"] > 0.97
-    assert rows[-1]["roc_auc"] > 0.99
-
-
 def test_callbacks_reach_us_through_a_grid_search_over_pipelines():
     """Our iterations hang in the tree of scikit-learn's own tasks."""
     X, y = problems.cancer()
@@ -157,17 +134,3 @@ def test_callbacks_reach_us_through_a_grid_search_over_pipelines():
     assert recorder.hooks.count("begin ChicleSVM fit") == recorder.hooks.count("end ChicleSVM fit") == 5
     begun = recorder.hooks.count("begin ChicleSVM iteration")
     assert begun == recorder.hooks.count("end ChicleSVM iteration") >= 5
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["alone", "in a grid search over pipelines"])
-def test_a_progress_bar_is_drawn(nested, capfd):
-    """One line with our name, filled to the end."""
-    pytest.importorskip("rich", reason="sklearn.callback.ProgressBar draws with rich, which is not installed")
-    X, y = problems.cancer()
-    estimator = ChicleSVM(C=0.1)
-    if nested:
-        estimator = GridSearchCV(make_pipeline(StandardScaler(), estimator), {"chiclesvm__C": [0.01, 0.1]}, cv=2)
-    estimator.set_callbacks(callback.ProgressBar(max_propagation_depth=None)).fit(X, y)
-    drawn = capfd.readouterr().out
-    assert "ChicleSVM - fit" in drawn
-    assert "100%" in drawn

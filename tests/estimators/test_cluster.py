@@ -9,17 +9,14 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.cluster.local.local_cluster import LocalCluster, shared_cluster
-from chicle_elastic.errors import UsageError
-from estimators import ChicleElasticNet, ChicleLasso, ChicleLogisticRegression, ChicleRidge, ChicleSVM, ChicleSVR
+from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.cluster.local.local_trainers import Shift
 from tests.estimators import problems
-from tests.estimators.test_callbacks import Recorder
-from tests.estimators.test_folder import write
-from tests.estimators.test_lasso import alpha_of
-from tests.estimators.test_ridge import diabetes, wide
+from tests.estimators.problems import write
+from tests.estimators.reference_fits import require_certified
+from tests.estimators.test_callbacks import OtherData, Recorder
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,24 +39,6 @@ def make(loss, **params):
     return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
 
 
-class OtherData(Recorder):
-    """A recorder for data that the others of its kind do not know."""
-
-    def on_fit_task_begin(self, estimator, context):
-        """Note the hook alone."""
-        self.hooks.append(f"begin {context.task_name} {context.task_id}")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(
-    [ChicleSVM(n_workers=2, tol=1e-10), ChicleRidge(n_workers=2), ChicleSVR(n_workers=2), ChicleLasso(n_workers=2)]
-)
-def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
-    """The same as in process, on one cluster that all fits of this process share."""
-    check(estimator)
-
-
 @pytest.mark.parametrize(
     ("loss", "data", "form"),
     [("hinge", problems.digits, sparse.csr_matrix), ("logistic", problems.cancer, np.asarray)],
@@ -79,53 +58,6 @@ def test_four_agents_come_to_the_objective_of_one_task(of_four, loss, data, form
     assert len(four.history_.members) == 4
 
 
-@pytest.mark.parametrize(("data", "share"), [(diabetes, 0.01), (wide, 0.1)])
-def test_four_agents_solve_an_elastic_net(of_four, data, share):
-    """From products of all columns or of a working set: the same weights as one task's, to rounding."""
-    X, y = data()
-    weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
-    params = {"alpha": alpha_of(X, y, share, 0.7), "l1_ratio": 0.7}
-    one = ChicleElasticNet(**params).fit(X, y, weights)
-    four = ChicleElasticNet(**params, runtime=of_four, chunk_size=9_000).fit(X, y, weights)
-    assert four.duality_gap_ <= 1e-6
-    np.testing.assert_allclose(four.coef_, one.coef_, rtol=1e-4, atol=1e-4 * np.abs(one.coef_).max())
-    assert four.objective_ == pytest.approx(one.objective_, rel=2e-6)
-    assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
-
-
-def test_an_l1_penalty_goes_on_without_a_killed_process(of_two):
-    """From a working set to columns of one task, and back; `test_golden_runs.py` has a crash in every other method."""
-    X, y = problems.cancer()
-    X = problems.widened(X, 3000)
-
-    def kill():
-        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
-
-    params = {"C": 100.0, "l1_ratio": 1.0, "tol": 1e-7}
-    here = ChicleLogisticRegression(**params).fit(X, y)
-    assert here.n_iter_ > 10
-    model = ChicleLogisticRegression(**params, max_iter=100_000, chunk_size=9_000, n_workers=2)
-    model.set_callbacks(OtherData({5: kill})).fit(X, y)
-    assert model.duality_gap_ <= 1e-7
-    assert model.objective_ == pytest.approx(here.objective_, rel=2e-7)
-    np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-3)
-    assert model.history_.column("num_tasks").min() == 1
-
-
-def test_a_multinomial_regression_goes_on_without_a_killed_process(of_two):
-    """Tasks have no factors of blocks any more, and the sums are of other rows: the gap is that of all rows."""
-    X, y = problems.digits()
-
-    def kill():
-        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
-
-    model = ChicleLogisticRegression(C=10.0, tol=1e-8, max_iter=100_000, chunk_size=9_000, n_workers=2)
-    model.set_callbacks(OtherData({6: kill})).fit(X, y)
-    assert model.multi_class_ == "multinomial"
-    assert problems.recomputed_gaps(model, X, y).max() <= 1e-8
-    assert model.history_.column("num_tasks").min() == 1
-
-
 def test_a_chunk_folder_is_read_in_place(of_two, tmp_path):
     """Nothing is staged: the tasks open the folder themselves."""
     X, y = problems.cancer()
@@ -134,17 +66,27 @@ def test_a_chunk_folder_is_read_in_place(of_two, tmp_path):
     assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
 
 
-def test_a_process_is_killed_in_the_middle_of_a_fit(of_two):
+@pytest.mark.parametrize(
+    ("model", "at"),
+    [
+        (ChicleSVM(C=0.05, store_duals=True), 1),
+        (ChicleLogisticRegression(C=100.0, l1_ratio=1.0), 5),
+        (ChicleLogisticRegression(C=10.0), 6),
+    ],
+    ids=["hinge", "l1", "softmax"],
+)
+def test_a_process_is_killed_in_the_middle_of_a_fit(of_two, model, at):
     """The fit ends as if nothing had happened, and its history names node and process of everyone."""
-    X, y = problems.cancer()
+    X, y = problems.cancer() if at < 6 else problems.digits()
     victim = []
 
     def kill():
         victim.append(of_two.members()["n1"])
         os.kill(victim[0].pid, signal.SIGKILL)
 
-    model = make("hinge", tol=1e-7, n_workers=2).set_callbacks(Recorder({1: kill})).fit(X, y)
-    assert problems.recomputed_gaps(model, X, y).max() <= 1e-7
+    model = clone(model).set_params(tol=1e-7, max_iter=100_000, chunk_size=9_000, n_workers=2)
+    model.set_callbacks(OtherData({at: kill})).fit(X, y)
+    require_certified(model, X, y)
     members = model.history_.members
     assert members["n1"].agent_pid == victim[0].agent_pid, "the agent lives on"
     assert members["n1"].pid not in (0, victim[0].pid), "and has started another task"
@@ -214,13 +156,6 @@ def test_a_grid_search_varies_the_field_of_a_policy(of_two):
     assert len(moved) == best.history_[0].num_chunks["n0"] - 3
     assert {sum(account.iterations.values()) for account in best.ledger_} == {best.n_iter_}
     assert any("Shift moves" in event for event in best.history_.column("events"))
-
-
-def test_two_places_at_once_are_refused(of_two):
-    """With both values, and what to do."""
-    X, y = problems.cancer()
-    with pytest.raises(UsageError, match="leave one of them out"):
-        make("hinge", n_workers=2, runtime=of_two).fit(X, y)
 
 
 @pytest.mark.parametrize("n_workers", [0, (4, 2), (1, 2, 3), 1.5, "2"])

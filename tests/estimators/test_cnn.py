@@ -1,18 +1,15 @@
 """ChicleCNNClassifier: any form of images, scikit-learn's ways of working, and clear refusals."""
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_blobs
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from chicle_elastic.errors import DataError, DivergedError, UsageError
@@ -24,23 +21,25 @@ from tests.estimators.cnn_data import FAST, bars, digits, folder, paper, tiny
 from tests.solvers import nets
 
 
-@pytest.mark.parametrize("scale", [1 / 16, 1, 255 / 16, "bytes"])
-def test_the_defaults_learn_images_of_any_range(scale):
-    """Digits from 0 to 1, 16 and 255, and as bytes: the same pictures, so about the same model."""
+@pytest.mark.parametrize(("scale", "shift"), [(1 / 16, 0), (255 / 16, 1000), ("bytes", 0)])
+def test_the_defaults_learn_images_of_any_range(scale, shift):
+    """Digits from 0 to 1, far from 0, and as bytes: the same pictures, so about the same model.
+
+    64 features are an 8 x 8 image in the middle of the smallest square that the network takes.
+    """
     X, y = load_digits(return_X_y=True)
-    X = X.astype(np.uint8) if scale == "bytes" else X * scale
+    X = X.astype(np.uint8) if scale == "bytes" else X * scale + shift
     model = ChicleCNNClassifier(random_state=0).fit(X, y)
     assert model.score(X, y) > 0.99
+    assert model.image_shape_ == (1, 16, 16)
     values = X.astype(float) * model.scaling_.scale + model.scaling_.shift
-    np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=1e-4)
+    np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=1e-3)
     np.testing.assert_allclose(model.scaling_.padding, X.mean(), rtol=1e-4)
     assert 0.005 < model.learning_rate_ < 0.01
 
 
-def test_features_far_from_zero_are_learnt_with_the_defaults():
-    """A few columns in the middle of what would be far away zeros; and a single value, of which nothing is learnt."""
-    X, y = make_blobs(n_samples=300, random_state=0)
-    assert ChicleCNNClassifier(random_state=0).fit(X + 1000, y).score(X + 1000, y) > 0.85
+def test_a_single_value_is_not_scaled():
+    """Nothing can be learnt of it."""
     constant = ChicleCNNClassifier(max_epochs=1).fit(np.full((20, 4), 7.0), np.arange(20) % 2)
     assert constant.scaling_ == Scaling(scale=1.0, shift=-7.0, padding=7.0)
 
@@ -100,14 +99,6 @@ def test_images_are_taken_in_any_form():
     assert tiny().fit(as_numbers.tolist(), y).score(as_numbers, y) > 0.9
 
 
-def test_flat_samples_become_the_smallest_square_that_the_network_takes():
-    """64 features are an 8 x 8 image in the middle of 16 x 16, and are learnt as one."""
-    X, y = digits(1700)
-    model = paper(max_epochs=4, learning_rate=0.01, batch_size=8).fit(X[:1400], y[:1400])
-    assert model.image_shape_ == (1, 16, 16)
-    assert model.score(X[1400:], y[1400:]) > 0.85
-
-
 def test_a_module_of_ones_own_gets_flat_samples_flat():
     """A plain multi-layer perceptron, as an instance; the user's copy is left as it was."""
     X, y = digits(300)
@@ -136,15 +127,6 @@ def test_arguments_of_the_module_are_parameters():
         tiny(module__width=3).fit(X, y)
     with pytest.raises(UsageError, match="module is an instance, so module__dropout would be ignored"):
         ChicleCNNClassifier(nets.Tiny(), module__dropout=0.1).fit(X, y)
-
-
-def test_it_works_in_a_pipeline_and_with_cross_validation():
-    """Several fits, each of its own."""
-    X, y = digits(600)
-    torch.manual_seed(0)  # the first weights are the caller's
-    mlp = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
-    pipeline = make_pipeline(MinMaxScaler(), ChicleCNNClassifier(mlp, **FAST | {"max_epochs": 16}))
-    assert cross_val_score(pipeline, X, y, cv=2).mean() > 0.8
 
 
 def test_equal_seeds_give_equal_models_and_tasks_share_the_work():
@@ -239,15 +221,22 @@ def test_a_warm_start_begins_with_the_weights_of_before():
         model.set_params(module__num_classes=2).fit(X[y != "left"], y[y != "left"])
 
 
-def test_early_stopping_keeps_the_best_epoch():
-    """Scores on samples held out, which end the fit when they do not improve."""
-    X, y = bars(300)
-    model = tiny(max_epochs=30, early_stopping=True, n_iter_no_change=2, validation_fraction=0.2).fit(X, y)
+def test_early_stopping_keeps_the_best_epoch(capsys, tmp_path):
+    """Scores on samples held out, which end the fit when they do not improve; they are told with each epoch."""
+    given = {"early_stopping": True, "n_iter_no_change": 2, "validation_fraction": 0.2}
+    model = tiny(max_epochs=30, **given, verbose=1, logdir=tmp_path).fit(*bars(300))
     assert len(model.validation_scores_) == model.n_epochs_ < 30
     assert model.best_validation_score_ == max(model.validation_scores_) > 0.9
     assert model.history_.column("samples").sum() == 240 * model.n_epochs_
+    found = [record.figures["validation_score"] for record in model.history_ if "validation_score" in record.figures]
+    assert found == model.validation_scores_
+    assert f"validation score {found[0]:.4g}" in capsys.readouterr().out
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    [run] = tmp_path.iterdir()
+    board = reader.EventAccumulator(str(run)).Reload()
+    assert [event.value for event in board.Scalars("model/validation_score")] == pytest.approx(found)
     with pytest.raises(UsageError, match=r"validation_fraction=0\.001"):
-        tiny(early_stopping=True, validation_fraction=0.001).fit(X, y)
+        tiny(early_stopping=True, validation_fraction=0.001).fit(*bars(300))
 
 
 def test_weights_decide_what_is_learnt():
@@ -392,30 +381,6 @@ def test_local_steps_of_a_fit_follow_the_most_tasks_there_may_be(tmp_path):
     assert paper(max_epochs=1, local_steps=7).fit(X, y).local_steps_ == 7
 
 
-def test_the_module_is_looked_at_once():
-    """Further calls of partial_fit warn of nothing."""
-    X, y = load_digits(n_class=3, return_X_y=True)
-    model = ChicleCNNClassifier(Probable, random_state=0)
-    with pytest.warns(UserWarning, match="leave out the softmax"):
-        model.partial_fit(X, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.partial_fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "match"),
-    [
-        ("rmsprop", "'rmsprop' is none; give 'sgd'"),
-        (torch.optim.Adam([torch.zeros(1)]), r"give the class, torch\.optim\.Adam, and its settings"),
-    ],
-)
-def test_other_optimizers_are_refused_with_the_reason(optimizer, match):
-    """By name and instance."""
-    with pytest.raises(UsageError, match=match):
-        tiny(optimizer=optimizer).fit(*bars())
-
-
 def test_a_fit_that_has_learned_nothing_says_so():
     """Labels that have nothing to do with the images."""
     X, y = digits(300)
@@ -435,19 +400,6 @@ def test_decisions_are_outputs_of_the_network():
     model.fit(X, y)
     assert model.decision_function(X).shape == (len(X),)
     np.testing.assert_array_equal(model.decision_function(X) > 0, model.predict(X) == 1)
-
-
-def test_validation_scores_are_in_the_history_in_lines_and_in_tensorboard(capsys, tmp_path):
-    """At the ends of epochs."""
-    model = tiny(max_epochs=3, early_stopping=True, verbose=1, logdir=tmp_path).fit(*bars())
-    found = [record.figures["validation_score"] for record in model.history_ if "validation_score" in record.figures]
-    assert found == model.validation_scores_
-    assert len(found) == 3
-    assert f"validation score {found[0]:.4g}" in capsys.readouterr().out
-    [run] = tmp_path.iterdir()
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
-    board = reader.EventAccumulator(str(run)).Reload()
-    assert [event.value for event in board.Scalars("model/validation_score")] == pytest.approx(found)
 
 
 def test_a_module_may_have_outputs_of_classes_that_a_fold_lacks():

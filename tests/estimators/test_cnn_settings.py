@@ -1,6 +1,7 @@
 """Settings of ChicleCNNClassifier that would be ignored, or would run what a file names, are refused."""
 
 import functools
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ SCHEDULERS = torch.optim.lr_scheduler
 
 
 class Flattening(nn.Module):
-    """Takes `view` of what a convolution makes of images, which is refused channels last."""
+    """Takes `view` of what a convolution makes of images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,20 +45,41 @@ def sgd(module: nn.Module) -> Any:
     return torch.optim.SGD(module.parameters(), lr=0.01)
 
 
+def falls_to(rate: float) -> Any:
+    """Return a schedule that ends with this rate."""
+    return functools.partial(SCHEDULERS.LambdaLR, lr_lambda=lambda epoch: rate if epoch else 1.0)
+
+
 @pytest.mark.parametrize(
     ("params", "complaint"),
     [
+        ({"optimizer": "rmsprop"}, "'rmsprop' is none; give 'sgd'"),
+        ({"optimizer": torch.optim.Adam([torch.zeros(1)])}, r"give the class, torch\.optim\.Adam, and its settings"),
         ({"optimizer": "adam", "optimizer__lr": 0.1}, "optimizer__lr is learning_rate here"),
         ({"optimizer": torch.optim.NAdam, "optimizer__lr": 0.1}, "optimizer__lr is learning_rate here"),
-        ({"schedule": "cosine", "schedule__T_max": 3}, "'cosine' has no settings, so schedule__T_max"),
         ({"optimizer": sgd, "weight_decay": 0.1}, "ignored by the function optimizer=sgd"),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS cannot take a step: .*closure"),
+        ({"optimizer": torch.optim.AdamW, "optimizer__beta": 1}, "AdamW cannot be made with .*beta"),
+        ({"optimizer": lambda module: module}, "makes a Tiny, which is no torch.optim.Optimizer"),
+        ({"optimizer": lambda module: sgd(nn.Linear(1, 1))}, "of another module"),
+        ({"schedule": "exponential"}, "'exponential' is none"),
+        ({"schedule": "cosine", "schedule__T_max": 3}, "'cosine' has no settings, so schedule__T_max"),
+        ({"schedule": SCHEDULERS.ReduceLROnPlateau}, "no rate for step 2 of 3: .*metrics"),
+        (
+            {"schedule": SCHEDULERS.OneCycleLR, "schedule__max_lr": 0.1, "schedule__total_steps": 45},
+            "made for total_steps=45, and this fit has 3; .*schedule_each",
+        ),
+        *(({"schedule": falls_to(rate)}, "finite and at least 0") for rate in (-1.0, math.nan, math.inf)),
         ({"loss": "cross_entropy"}, "loss=cross_entropy is none; give an instance"),
         ({"loss": nn.CrossEntropyLoss}, "loss=CrossEntropyLoss is none; give an instance"),
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "reduction='sum', and a step needs the mean"),
+        ({"loss": nn.BCEWithLogitsLoss()}, r"BCEWithLogitsLoss raised .*outputs of shape \(16, 3\)"),
+        ({"loss": lambda outputs, codes: outputs}, r"returned \(16, 3\) .*one number"),
+        ({"loss": lambda outputs, codes: outputs.detach().mean()}, "no gradient"),
     ],
 )
-def test_settings_that_would_be_ignored_are_refused(params: dict[str, Any], complaint: str) -> None:
-    """By name, with what to give instead."""
+def test_settings_that_cannot_be_used_or_would_be_ignored_are_refused(params: dict[str, Any], complaint: str) -> None:
+    """By name, with the values and what to give instead."""
     with pytest.raises(UsageError, match=complaint):
         tiny(**params).fit(*bars(48))
 

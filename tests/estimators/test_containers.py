@@ -14,7 +14,6 @@ from sklearn.model_selection import GridSearchCV
 from chicle_elastic import InProcess
 from chicle_elastic.errors import ChicleError, DataError, UsageError
 from estimators import ChicleCNNClassifier, ChicleRidge, ChicleSVM
-from estimators.checks import validated_features
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/data.md"
 LINES = itertools.dropwhile(lambda line: line[:2] != "| ", PAGE.read_text(encoding="utf-8").splitlines())
@@ -168,16 +167,6 @@ def test_the_table_is_complete():
     """Every row has a container here."""
     assert list(TABLE) == list(MAKERS)
     assert sum(outcome.startswith("works") for outcome in TABLE.values()) >= 20
-
-
-@pytest.mark.parametrize("name", ["pyarrow: ChunkedArray of FixedSizeList", "pyarrow: Table with one column of lists"])
-def test_a_chunk_of_lists_is_looked_at_where_it_is(name, tmp_path):
-    """Its values are contiguous, so that no copy is needed."""
-    held = made(name, tmp_path)
-    column = (held if hasattr(held, "chunks") else held["e"]).chunks[0]
-    model = clone(MODEL).fit(X, y)
-    one = type(held).from_arrays([column], names=["e"]) if hasattr(held, "column_names") else column
-    assert np.shares_memory(validated_features(model, one), column.flatten().to_numpy())
 
 
 def test_names_of_columns_are_compared_in_predict(tmp_path):

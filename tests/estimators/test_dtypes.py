@@ -142,13 +142,3 @@ def test_other_tensors_are_refused_by_name(fault):
     made = {"requires grad": X.requires_grad_, "is sparse": X.to_sparse, "is on the device meta": lambda: X.to("meta")}
     with pytest.raises(UsageError, match=f"{fault}.*pass X"):
         ChicleSVM().fit(made[fault](), [0, 1, 0, 1])
-
-
-def test_arrays_of_ml_dtypes_are_bfloat16():
-    """Where the package is installed."""
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    _, copy, y = digits(ChicleSVM(), "bfloat16")
-    X = copy.astype(ml_dtypes.bfloat16)
-    found, expected = (ChicleSVM(random_state=0).fit(rows, y) for rows in (X, copy))
-    assert np.shares_memory(validated_features(found, X), X)
-    assert found.objective_ == pytest.approx(expected.objective_, rel=1e-12)

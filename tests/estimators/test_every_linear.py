@@ -3,9 +3,11 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
 
 from chicle_elastic.errors import DataError, UsageError
 from estimators import (
@@ -19,8 +21,6 @@ from estimators import (
     ChicleSVR,
 )
 from tests.estimators import problems
-from tests.estimators.test_folder import write as write_labels
-from tests.estimators.test_ridge import write as write_targets
 
 TOL = 1e-7
 MODELS = [
@@ -31,6 +31,8 @@ MODELS = [
     ChicleHuber(alpha=0.1),
     ChiclePoisson(alpha=0.1),
     ChicleSVM(C=0.01, store_duals=True),
+    ChicleSVM(C=0.01, loss="squared_hinge"),
+    ChicleSVM(C=0.01, loss="modified_huber"),
     ChicleSVM(C=0.01, loss="squared_hinge", penalty="l1"),
     ChicleLogisticRegression(C=0.1, store_duals=True),
     ChicleLogisticRegression(C=0.1, multi_class="ovr"),
@@ -50,8 +52,8 @@ def test_a_folder_and_its_arrays_give_the_same_model(model, tmp_path):
     """With targets, labels and weights of the folder, and everything in the order of the rows that it was made from."""
     (X, y), form = data_of(model), sparse.csr_matrix if MODELS.index(model) % 2 else np.asarray
     weights = np.random.default_rng(0).uniform(0.1, 2.0, size=len(y))
-    labels = write_labels(tmp_path / "labels", form(X), y, classes=tuple(range(10)), weights=weights)
-    targets = write_targets(tmp_path / "targets", form(X), y.astype(float), weights=weights)
+    labels = problems.write(tmp_path / "labels", form(X), y, classes=tuple(range(10)), weights=weights)
+    targets = problems.write(tmp_path / "targets", form(X), y.astype(float), weights=weights)
     folder, other = (labels, targets) if is_classifier(model) else (targets, labels)
     expected = clone(model).set_params(tol=TOL).fit(X, y, weights)
     found = clone(model).set_params(tol=TOL).fit(folder)
@@ -95,3 +97,22 @@ def test_values_that_are_not_finite_are_named(model):
     X[5, 1] = np.nan
     with pytest.raises(DataError, match="NaN in column 1, row 5"):
         clone(model).fit(X, y)
+
+
+@EVERY
+def test_a_second_fit_leaves_no_trace_of_the_first(model, tmp_path):
+    """Other classes, features and names: the attributes are those of a fresh fit, before which nothing is exported."""
+    X, y = data_of(model)
+    usual = {"store_duals": False, "random_state": 0}
+    fresh = clone(model).set_params(**{name: usual[name] for name in usual.keys() & model.get_params().keys()})
+    with pytest.raises(NotFittedError):
+        fresh.save(tmp_path / "model.npz")
+    with pytest.raises(NotFittedError):
+        fresh.to_sklearn()
+    again = clone(model).fit(pd.DataFrame(X).add_prefix("pixel "), y).set_params(**fresh.get_params())
+    few = y < 2
+    fresh.fit(X[few, :30], y[few])
+    again.fit(X[few, :30], y[few])
+    assert vars(again).keys() == vars(fresh).keys()
+    assert again.coef_.shape == fresh.coef_.shape
+    np.testing.assert_array_equal(again.predict(X[:, :30]), fresh.predict(X[:, :30]))

@@ -6,32 +6,16 @@ from scipy import sparse
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
-from chicle_elastic.chunks.views import NO_STATE, CsrRows, lie_in_file
+from chicle_elastic.chunks.views import NO_STATE, lie_in_file
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
-from chicle_elastic.errors import ChunkCorruptError, DataError, UsageError
+from chicle_elastic.errors import ChunkCorruptError, DataError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.control_group import run_with_memory
 from tests.estimators import problems
+from tests.estimators.problems import write
 
 __all__ = ["run_with_memory"]
-
-
-def rows_of(X):
-    """Rows as the writer takes them."""
-    return CsrRows(X.indptr, X.indices, X.data, X.shape[1]) if sparse.issparse(X) else X
-
-
-def write(path, X, y, *, classes=(), weights=None, blocks=3):
-    """A chunk folder of X and class codes y, in small chunks; rows are shuffled by the writer."""
-    kind = "csr" if sparse.issparse(X) else "dense"
-    with ChunkFolderWriter(
-        path, kind=kind, dtype=str(X.dtype), num_features=X.shape[1], has_weights=weights is not None, chunk_bytes=9_000
-    ) as writer:
-        for rows in np.array_split(np.arange(X.shape[0]), blocks):
-            part = None if weights is None else weights[rows]
-            writer.add(rows_of(X[rows]), y[rows].astype(np.float64), part)
-        return writer.finish(classes=classes)
 
 
 def digits_folder(path, form=np.asarray, **kwargs):
@@ -53,17 +37,6 @@ def test_predictions_come_in_the_order_of_the_original_rows(form, tmp_path):
     assert model.score(folder) == pytest.approx(model.score(X, y), rel=1e-12)
 
 
-def test_text_labels_are_predicted_and_scored(tmp_path):
-    """The classes of the manifest become classes_."""
-    X, y = problems.cancer()
-    folder = write(tmp_path / "cancer", X, y, classes=("benign", "malign"))
-    model = ChicleSVM(C=0.01).fit(folder)
-    assert model.classes_.tolist() == ["benign", "malign"]
-    assert set(model.predict(X)) == {"benign", "malign"}
-    assert model.score(folder) > 0.97
-    assert model.score(folder) == model.score(X, np.array(["benign", "malign"])[y])
-
-
 def test_scores_compare_labels_and_not_their_codes(tmp_path):
     """A folder with a subset of the classes, coded otherwise; or with none of them."""
     X, y = problems.digits()
@@ -74,32 +47,6 @@ def test_scores_compare_labels_and_not_their_codes(tmp_path):
     other = write(tmp_path / "other", X[chosen], (y[chosen] == 7).astype(int), classes=("four", "seven"))
     with pytest.raises(DataError, match=r"has the classes \['four', 'seven'\].* none in common"):
         model.score(other)
-
-
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_several_tasks_and_a_warm_start_work_on_a_folder(loss, tmp_path):
-    """The duals find their rows, and another folder starts afresh."""
-    folder, X, y = digits_folder(tmp_path / "digits")
-    runtime = InProcess(num_tasks=3, changes=((2, 5),))
-    model = ChicleSVM(C=0.01, loss=loss, warm_start=True, store_duals=True, runtime=runtime, max_iter=5000).fit(folder)
-    cold = model.n_iter_
-    assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
-    assert model.fit(ChunkFolder(folder.path)).n_iter_ == 1
-    assert model.set_params(C=0.011).fit(ChunkFolder(folder.path)).n_iter_ <= cold + 4 * (loss == "hinge")
-    other = write(tmp_path / "other", X[:1000], y[:1000], classes=tuple(range(10)))
-    assert model.fit(other).duals_.shape == (1000, 10)
-
-
-def test_labels_beside_a_folder_are_refused(tmp_path):
-    """It has its own."""
-    folder, X, y = digits_folder(tmp_path / "digits")
-    with pytest.raises(UsageError, match="holds labels and weights of its samples; leave y out"):
-        ChicleSVM().fit(folder, y)
-    with pytest.raises(UsageError, match="leave sample_weight out"):
-        ChicleSVM().fit(folder, sample_weight=np.ones(len(y)))
-    model = ChicleSVM(C=0.01).fit(X, y)
-    with pytest.raises(UsageError, match="leave y out"):
-        model.score(folder, y)
 
 
 @pytest.mark.parametrize("method", ["predict", "decision_function", "score"])
@@ -121,26 +68,6 @@ def test_one_class_is_refused(tmp_path):
     assert (ChicleSVM().fit(folder).predict(X[y == 1]) == "b").all()
 
 
-def test_a_damaged_chunk_is_named_in_fit_and_in_predict(tmp_path):
-    """By its checksum; nothing is trained on bytes that changed."""
-    folder, X, y = digits_folder(tmp_path / "digits")
-    model = ChicleSVM(C=0.01).fit(X, y)
-    path = folder.file(2)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    for use in (ChicleSVM().fit, model.predict):
-        with pytest.raises(ChunkCorruptError, match=path.name):
-            use(ChunkFolder(folder.path))
-
-
-def test_a_path_is_not_taken_for_a_folder(tmp_path):
-    """The message says what to pass."""
-    folder, _, y = digits_folder(tmp_path / "digits")
-    with pytest.raises(ValueError, match=r"is a str.*ChunkFolder"):
-        ChicleSVM().fit(str(folder.path), y)
-
-
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
 @pytest.mark.parametrize("algorithm", ["newton", "cocoa"])
 def test_rows_that_stay_in_their_files_give_the_model_of_rows_in_memory(algorithm, form, tmp_path):
@@ -155,29 +82,6 @@ def test_rows_that_stay_in_their_files_give_the_model_of_rows_in_memory(algorith
         assert np.max(model.duality_gap_) <= 1e-5
     first, second = (model.history_[-1].figures["objective"] for model in models)
     assert second == pytest.approx(first, rel=1e-5)
-
-
-def test_a_file_that_is_gone_or_damaged_is_named_where_rows_stay_in_files_too(tmp_path):
-    """Before the first iteration."""
-    folder, _, _ = digits_folder(tmp_path / "digits")
-    path = folder.file(1)
-    content = bytearray(path.read_bytes())
-    content[-100] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ChunkCorruptError, match=path.name):
-        ChicleSVM().fit(folder.mapped())
-    path.unlink()
-    with pytest.raises(DataError, match=path.name):
-        ChicleSVM().fit(folder.mapped())
-
-
-@pytest.mark.slow
-def test_agents_share_rows_that_stay_in_their_files(tmp_path):
-    """Their slots hold state alone, while one joins and one leaves; the model has the certificate."""
-    folder, _, _ = digits_folder(tmp_path / "digits")
-    with LocalCluster((1, 3), start_nodes=2) as cluster:
-        model = ChicleSVM(C=0.01, tol=1e-4, loss="squared_hinge", runtime=cluster).fit(folder.mapped())
-    assert np.max(model.duality_gap_) <= 1e-4
 
 
 @pytest.mark.slow
@@ -203,15 +107,43 @@ def test_data_larger_than_memory_are_trained_on(loss, n_workers, tmp_path, run_w
     assert float(run.stdout.strip("[] \n")) <= 1e-2
 
 
-def test_a_file_that_is_replaced_between_two_fits_is_looked_at_again(tmp_path):
-    """Although the folder is the same object, and the file as long as before."""
-    folder, _, _ = digits_folder(tmp_path / "digits", sparse.csr_matrix)
-    mapped = folder.mapped()
-    ChicleSVM(C=0.01).fit(mapped)
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_file_that_is_damaged_replaced_or_gone_is_named(is_mapped, tmp_path):
+    """In fit and predict, also where the folder is the same object; nothing is trained on bytes that changed."""
+    folder, *_ = digits_folder(tmp_path / "digits", sparse.csr_matrix)
+    data = folder.mapped() if is_mapped else folder
+    model = ChicleSVM(C=0.01).fit(data)
     path = folder.file(1)
     content = bytearray(path.read_bytes())
     content[-3000] ^= 1
     path.with_suffix(".new").write_bytes(content)
     path.with_suffix(".new").replace(path)
-    with pytest.raises(ChunkCorruptError, match=path.name):
-        ChicleSVM(C=0.01).fit(mapped)
+    for use in (ChicleSVM(C=0.01).fit, model.predict):
+        with pytest.raises(ChunkCorruptError, match=path.name):
+            use(data if is_mapped else ChunkFolder(folder.path))
+    path.unlink()
+    with pytest.raises(DataError, match=path.name):
+        ChicleSVM().fit(data if is_mapped else ChunkFolder(folder.path))
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_a_warm_start_works_on_a_folder(loss, tmp_path):
+    """On tasks that come and go, with labels that are text; another folder starts afresh."""
+    X, y = problems.cancer()
+    folder = write(tmp_path / "cancer", X, y, classes=("benign", "malign"))
+    runtime = InProcess(num_tasks=3, changes=((2, 5),))
+    model = ChicleSVM(C=0.01, loss=loss, warm_start=True, store_duals=True, runtime=runtime, max_iter=5000).fit(folder)
+    assert problems.recomputed_gaps(model, X, np.array(["benign", "malign"])[y]).max() <= 1e-3
+    assert model.score(folder) == model.score(X, np.array(["benign", "malign"])[y]) > 0.97
+    assert model.fit(ChunkFolder(folder.path)).n_iter_ == 1
+    other = write(tmp_path / "other", X[:300], y[:300], classes=("benign", "malign"))
+    assert model.fit(other).duals_.shape == (300, 1)
+
+
+@pytest.mark.slow
+def test_agents_share_rows_that_stay_in_their_files(tmp_path):
+    """Their slots hold state alone, while one joins and one leaves; the model has the certificate."""
+    folder, _, _ = digits_folder(tmp_path / "digits")
+    with LocalCluster((1, 3), start_nodes=2) as cluster:
+        model = ChicleSVM(C=0.01, tol=1e-4, loss="squared_hinge", runtime=cluster).fit(folder.mapped())
+    assert np.max(model.duality_gap_) <= 1e-4

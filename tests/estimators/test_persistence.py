@@ -1,7 +1,6 @@
 """Models on disk without pickle, in pickles, and as estimators of scikit-learn."""
 
 import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from sklearn.model_selection import KFold
 import estimators
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import ChicleLogisticRegression, ChicleRidgeCV, ChicleSVM, persistence
+from estimators import ChicleRidgeCV, ChicleSVM, persistence
 from tests.estimators import problems
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
@@ -36,26 +35,18 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
 @pytest.mark.parametrize("kind", LABELS)
-def test_a_loaded_model_is_the_saved_one(estimator_class, kind, tmp_path):
-    """Predictions, labels with their dtype, parameters, attributes and history."""
+def test_labels_and_weights_of_classes_come_back_with_their_dtype(kind, tmp_path):
+    """With the names of the columns; `test_every_linear` has the rest of a file."""
     X, y = labelled(*LABELS[kind])
     frame = pd.DataFrame(X, columns=[f"pixel {i}" for i in range(64)])
-    weights = dict.fromkeys(np.unique(y), 1.5)
-    model = estimator_class(C=0.02, class_weight=weights, random_state=np.int64(3), store_duals=True, logdir=None)
-    model.fit(frame, y).save(tmp_path / "model")
-    loaded = estimator_class.load(tmp_path / "model")
+    model = ChicleSVM(C=0.02, class_weight=dict.fromkeys(np.unique(y), 1.5), random_state=np.int64(3)).fit(frame, y)
+    model.save(tmp_path / "model")
+    loaded = ChicleSVM.load(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert loaded.classes_.dtype == model.classes_.dtype
     np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
-    np.testing.assert_array_equal(loaded.decision_function(frame), model.decision_function(frame))
-    for name in ("feature_names_in_", "duals_", "objective_", "dual_objective_"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(model, name))
-    assert (loaded.n_iter_, loaded.duality_gap_, loaded.n_features_in_) == (model.n_iter_, model.duality_gap_, 64)
-    assert loaded.history_ == model.history_
-    assert loaded.ledger_ == model.ledger_
-    assert len(loaded.ledger_) > 0
+    np.testing.assert_array_equal(loaded.feature_names_in_, model.feature_names_in_)
     assert loaded.get_params() == model.get_params()
     assert loaded.fit(frame, y).n_iter_ == model.n_iter_
 
@@ -119,27 +110,24 @@ def test_every_damaged_byte_is_noticed_or_harmless(tmp_path):
     assert num_noticed > 0.8 * len(range(0, len(content), 37))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-def test_a_truncated_model_is_refused(share, tmp_path):
-    """At any length."""
+def test_files_that_are_no_models_are_refused(tmp_path):
+    """Other .npz, other bytes, a part of a model, no file."""
     path = tmp_path / "model.npz"
     ChicleSVM().fit(*problems.cancer()).save(path)
     content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(DataError, match="is damaged, or not a model"):
-        ChicleSVM.load(path)
-
-
-def test_files_that_are_no_models_are_refused(tmp_path):
-    """Other .npz, other bytes, no file."""
+    for share in (0.0, 0.1, 0.5, 0.99):
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(DataError, match="is damaged, or not a model"):
+            ChicleSVM.load(path)
     np.savez(tmp_path / "other.npz", X=np.zeros(3))
-    (tmp_path / "text").write_text("hello")
     np.savez(tmp_path / "json.npz", header=np.array('{"format": "another"}'))
-    for name, message in (("other.npz", "header"), ("text", "not a model"), ("json.npz", "is not a model")):
+    for name, message in (("other.npz", "header"), ("json.npz", "is not a model")):
         with pytest.raises(DataError, match=message):
             ChicleSVM.load(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         ChicleSVM.load(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"the model cannot be saved: .*: '.*/nowhere/model\.npz'"):
+        ChicleSVM().fit(*problems.cancer()).save(tmp_path / "nowhere" / "model.npz")
 
 
 def rewrite(path, change):
@@ -210,17 +198,3 @@ def test_a_parameter_that_is_an_object_is_refused_by_name(params, tmp_path):
     loaded = ChicleRidgeCV.load(tmp_path / "model.npz")
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     assert (loaded.alpha_, loaded.alphas) == (model.alpha_, [1, 10.0])
-
-
-def test_the_zip_has_no_surprises(tmp_path):
-    """Stored, not compressed: the arrays can be mapped into memory by other programs."""
-    ChicleSVM().fit(*problems.cancer()).save(tmp_path / "model.npz")
-    with zipfile.ZipFile(tmp_path / "model.npz") as archive:
-        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
-
-
-def test_a_folder_that_is_not_there_is_named_as_the_user_has_written_it(tmp_path):
-    """And not by the temporary name of the file."""
-    model = ChicleSVM(C=0.1).fit(*problems.cancer())
-    with pytest.raises(FileNotFoundError, match=r"the model cannot be saved: .*: '.*/nowhere/model\.npz'"):
-        model.save(tmp_path / "nowhere" / "model.npz")

@@ -1,17 +1,12 @@
 """Where and how a fit runs: tasks that come and go, threads, seeds, what is printed and recorded."""
 
-import importlib
 import signal
 import warnings
 
 import numpy as np
 import pytest
-from scipy import sparse
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
 
-from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear import local, solver
 from estimators import ChicleLogisticRegression, ChicleSVM
@@ -24,29 +19,6 @@ def make(loss, **params):
     """An estimator that keeps its duals."""
     params = {"C": 0.05, "random_state": 0, "store_duals": True, "max_iter": 5000} | params
     return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
-
-
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_tasks_come_and_go_and_the_certificate_is_true(loss, form):
-    """Four tasks, then two, then six: duals return in the order of X, and the objective is that of one task."""
-    X, y = problems.digits()
-    X, y = X[:300], y[:300]
-    weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
-    one = make(loss, tol=1e-4).fit(X, y, weights)
-    many = make(loss, tol=1e-4, runtime=InProcess(num_tasks=4, changes=((1, 2), (2, 6)))).fit(form(X), y, weights)
-    gaps = problems.recomputed_gaps(many, X, y, weights)
-    assert gaps.max() <= 1e-4
-    assert many.duality_gap_ == pytest.approx(gaps.max(), rel=1e-6)
-    np.testing.assert_allclose(many.objective_, one.objective_, rtol=2e-4)
-    assert many.history_.column("num_tasks")[:3].tolist() == [4, 2, 6]
-
-
-def test_more_tasks_than_samples_is_no_error():
-    """Some tasks hold nothing."""
-    X = np.array([[0.0], [1.0], [2.0]])
-    model = ChicleSVM(C=10.0, runtime=InProcess(num_tasks=5)).fit(X, [0, 0, 1])
-    assert model.predict(X).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3])
@@ -64,14 +36,6 @@ def test_equal_seeds_give_bit_identical_models(loss, num_tasks):
     np.testing.assert_array_equal(first.duals_, again.duals_)
     assert loss != "hinge" or not np.array_equal(first.coef_, other.coef_)
     np.testing.assert_allclose(first.objective_, other.objective_, rtol=2e-3)
-
-
-def test_a_random_state_instance_moves_on():
-    """As in scikit-learn: an instance is used up, an int is used again."""
-    X, y = problems.cancer()
-    instance = np.random.RandomState(0)
-    first = ChicleSVM(C=0.1, random_state=instance).fit(X, y).coef_
-    assert not np.array_equal(first, ChicleSVM(C=0.1, random_state=instance).fit(X, y).coef_)
 
 
 def test_two_threads_reach_the_same_gap(monkeypatch):
@@ -157,44 +121,6 @@ def test_history_says_how_the_model_was_found():
     assert model.history_.method == together
 
 
-def test_logdir_holds_the_figures_of_every_iteration(tmp_path):
-    """TensorBoard reads them back."""
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
-    plugin_data = importlib.import_module("tensorboard.plugins.hparams.plugin_data_pb2").HParamsPluginData
-    X, y = problems.cancer()
-    model = make("hinge", logdir=tmp_path / "runs").fit(X, y)
-    [run] = (tmp_path / "runs").iterdir()
-    events = reader.EventAccumulator(str(run)).Reload()
-    gaps = events.Scalars("model/duality_gap")
-    assert gaps[-1].step == model.n_iter_
-    assert gaps[-1].value == pytest.approx(model.duality_gap_, rel=1e-6)
-    assert len(events.Scalars("job/samples")) == model.n_iter_
-    assert events.Images("pictures/swimlanes")[-1].step == model.n_iter_
-    assert "_hparams_/session_end_info" in events.PluginTagToContent("hparams")
-    begun = plugin_data.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
-    assert begun.session_start_info.hparams["tol"].number_value == model.tol
-    assert not {"logdir", "runtime", "verbose"} & set(begun.session_start_info.hparams)
-
-
-def test_every_fit_of_a_search_has_a_folder(tmp_path):
-    """TensorBoard shows them as runs of their own."""
-    pytest.importorskip("tensorboard", reason="needs tensorboard")
-    X, y = problems.cancer()
-    GridSearchCV(make("hinge", logdir=tmp_path), {"C": [0.01, 0.1]}, cv=2).fit(X, y)
-    assert [run.name.startswith("ChicleSVM-") for run in tmp_path.iterdir()] == [True] * 5
-
-
-def test_two_fits_leave_no_trace_of_the_first():
-    """Another number of classes and features, without duals: nothing of the first fit is left."""
-    X, y = problems.digits()
-    model = make("hinge", C=0.01).fit(X, y)
-    X, y = problems.cancer()
-    model.set_params(store_duals=False).fit(X, y)
-    assert model.coef_.shape == (1, 30)
-    assert not hasattr(model, "duals_")
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_tol_of_zero_uses_all_iterations(loss):
     """Unless the gap really is 0 in floating point; then it stops."""
@@ -247,22 +173,3 @@ def test_a_fit_that_fails_leaves_the_model_of_the_last_one():
     with pytest.raises(ConnectionError, match="the cluster is gone"):
         model.set_params(runtime=Failing()).fit(X, y > 4)
     np.testing.assert_array_equal(model.predict(X), expected)
-
-
-def test_a_grid_search_varies_the_share_that_is_shuffled():
-    """In process: what moved is in history and ledger, equal fits are equal, and the policy given stays as it is."""
-    X, y = problems.cancer()
-    given = Shuffle(every=2)
-    model = make("hinge", tol=0.0, max_iter=12, runtime=InProcess(num_tasks=3), policy=given)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        search = GridSearchCV(model, {"policy__share": [0.1, 0.5]}, cv=2, refit=False).fit(X, y)
-        first, second = (clone(model).set_params(policy__share=0.5).fit(X, y) for _ in range(2))
-    assert not np.isnan(search.cv_results_["mean_test_score"]).any()
-    assert given == Shuffle(every=2)
-    assert np.array_equal(first.coef_, second.coef_)
-    moved = [record.iteration for record in first.history_ if any("Shuffle redraws" in line for line in record.events)]
-    assert moved == [3, 5, 7, 9, 11]
-    assert {sum(account.iterations.values()) for account in first.ledger_} == {first.n_iter_}
-    assert any(len(account.iterations) > 1 for account in first.ledger_)
-    assert len({tuple(record.num_chunks.values()) for record in first.history_}) == 1

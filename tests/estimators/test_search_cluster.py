@@ -11,8 +11,8 @@ from sklearn.model_selection import GridSearchCV
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from estimators import ChicleLogisticRegression, ChicleRidge, ChicleSearchCV, ChicleSVM
 from tests.estimators import problems
+from tests.estimators.problems import diabetes
 from tests.estimators.search_policies import KillOwnTask
-from tests.estimators.test_ridge import diabetes
 from tests.estimators.test_search import CS, TOL, assert_same, few
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A warm start goes on from the duals of the last fit, for the same data only."""
+"""A warm start goes on from the last fit: from duals of the same data, or from weights of the same columns."""
 
 import pickle
 
@@ -6,70 +6,83 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.estimators import problems
+from tests.estimators.reference_fits import require_certified
 
-LOSSES = ["hinge", "squared_hinge", "logistic"]
+L2 = [ChicleSVM(C=0.05), ChicleSVM(C=0.05, loss="squared_hinge"), ChicleLogisticRegression(C=0.05)]
+L1 = [
+    ChicleSVM(C=0.02, loss="squared_hinge", penalty="l1", tol=1e-6),
+    ChicleLogisticRegression(C=0.02, l1_ratio=1.0, tol=1e-6),
+]
+MODELS = [*L2, ChicleLogisticRegression(C=0.05, multi_class="ovr"), *L1]
 
 
-def make(loss, **params):
-    """An estimator that starts warm."""
-    params = {"C": 0.05, "warm_start": True, "random_state": 0, "store_duals": True, "max_iter": 5000} | params
-    return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
+def warm(model, **params):
+    """Return an estimator that starts warm."""
+    return clone(model).set_params(warm_start=True, random_state=0, max_iter=5000, **params)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_same_data_goes_on_where_it_ended(loss, form):
-    """A second fit takes no more iterations to a smaller gap than a first one, also with a copy of the data."""
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_a_path_of_c_goes_on_from_the_last_fit(model, form):
+    """To the same objectives in fewer iterations than cold fits; a copy of the data has nothing left to do."""
     X, y = problems.digits()
-    model = make(loss).fit(form(X), y)
-    cold = make(loss, tol=1e-4).fit(form(X), y).n_iter_
-    warm = model.set_params(tol=1e-4).fit(form(X.copy()), y.copy()).n_iter_
-    assert warm <= cold
-    assert model.duality_gap_ <= 1e-4
-    assert model.fit(form(X), y).n_iter_ <= cold
+    X, y = form(X[:200, 18:38]), y[:200] % 3
+    going, num_cold, num_warm = warm(model), 0, 0
+    for C in (0.02, 0.03, 0.05, 0.08):
+        cold = clone(model).set_params(C=C, random_state=0, max_iter=5000).fit(X, y)
+        going.set_params(C=C).fit(X.copy(), y.copy())
+        np.testing.assert_allclose(going.objective_, cold.objective_, rtol=2 * model.tol)
+        num_cold, num_warm = num_cold + cold.n_iter_, num_warm + going.n_iter_
+    require_certified(going, X, y)
+    assert num_warm <= num_cold
+    assert going.fit(X, y).n_iter_ <= 2
+
+
+@pytest.mark.parametrize("Cs", [np.logspace(-3.0, 1.0, 7), np.logspace(1.0, -3.0, 7)], ids=["up", "down"])
+@pytest.mark.parametrize("model", L2[1:], ids=str)
+def test_a_long_path_takes_no_more_iterations(model, Cs):
+    """Fewer while C grows, but for passes over small data, of which an iteration has many; objectives are the same."""
+    X, y = problems.digits()
+    iterations, objectives = {}, {}
+    for is_warm in (False, True):
+        going = clone(model).set_params(warm_start=is_warm, random_state=0)
+        fits = [(going.set_params(C=C).fit(X, y).n_iter_, going.objective_) for C in Cs]
+        iterations[is_warm] = sum(number for number, _ in fits)
+        objectives[is_warm] = [objective for _, objective in fits]
+    np.testing.assert_allclose(objectives[True], objectives[False], rtol=3e-3)
+    more = len(Cs) if isinstance(model, ChicleSVM) else -int(Cs[0] < Cs[1])
+    assert iterations[True] <= iterations[False] + more
+
+
+@pytest.mark.parametrize("C", [0.001, 5.0])
+@pytest.mark.parametrize("model", L2, ids=str)
+def test_c_weights_and_loss_may_change_in_between(model, C):
+    """The duals are carried into the new box: still feasible, and the certificate is true."""
+    X, y = problems.cancer()
+    going = warm(model, store_duals=True).fit(X, y)
+    weights = np.random.default_rng(0).uniform(0.1, 3.0, size=len(y))
+    going.set_params(C=C).fit(X, y, weights)
+    gaps = problems.recomputed_gaps(going, X, y, weights)
+    assert going.duality_gap_ == pytest.approx(gaps.max(), rel=1e-6)
+    assert gaps.max() <= 1e-3
+    if isinstance(model, ChicleSVM):
+        going.set_params(loss="hinge", tol=1e-4).fit(X, y)
+        assert problems.recomputed_gaps(going, X, y)[0] <= 1e-4
 
 
 def test_a_fit_that_is_nearly_there_gets_there():
     """Passes estimated gaps of some classes below tol that were above it, and Newton steps left these classes alone."""
     X, y = problems.digits()
-    model = make("hinge").fit(X, y)
+    model = warm(L2[0]).fit(X, y)
     model.set_params(tol=1e-4).fit(X, y)
     for _ in range(3):
         assert model.fit(X, y).n_iter_ < 20
         assert model.duality_gap_ <= 1e-4
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("C", [0.001, 0.02, 5.0])
-def test_c_may_change_in_between(loss, C):
-    """The duals are carried into the new box: still feasible, and the certificate is true."""
-    X, y = problems.cancer()
-    model = make(loss).fit(X, y)
-    model.set_params(C=C).fit(X, y)
-    gaps = problems.recomputed_gaps(model, X, y)
-    assert model.duality_gap_ == pytest.approx(gaps.max(), rel=1e-6)
-    assert gaps.max() <= 1e-3
-
-
-def test_a_small_step_of_c_costs_less_than_a_cold_start():
-    """What a path over C is made of."""
-    X, y = problems.digits()
-    model = make("logistic").fit(X, y)
-    warm = model.set_params(C=0.06).fit(X, y).n_iter_
-    assert warm < make("logistic", C=0.06).fit(X, y).n_iter_
-
-
-def test_weights_and_loss_may_change_in_between():
-    """They move the bounds of the duals, and the certificate stays true."""
-    X, y = problems.cancer()
-    weights = np.random.default_rng(0).uniform(0.1, 3.0, size=len(y))
-    model = make("squared_hinge").fit(X, y)
-    model.set_params(loss="hinge", tol=1e-4).fit(X, y, weights)
-    assert problems.recomputed_gaps(model, X, y, weights)[0] <= 1e-4
 
 
 @pytest.mark.parametrize(
@@ -85,63 +98,92 @@ def test_weights_and_loss_may_change_in_between():
     ],
     ids=["one digit", "swapped labels", "other labels", "a row less", "a column less", "dtype", "order"],
 )
-def test_other_data_starts_afresh(change):
-    """The same model, bit by bit, as an estimator that has seen nothing before."""
+def test_duals_of_other_data_are_left_out(change):
+    """The model is the same, bit by bit, as of an estimator that has seen nothing before."""
     X, y = problems.cancer()
     other = change(X, y)
-    model = make("hinge").fit(X, y).fit(*other)
-    np.testing.assert_array_equal(model.coef_, make("hinge").fit(*other).coef_)
+    model = warm(L2[0]).fit(X, y).fit(*other)
+    np.testing.assert_array_equal(model.coef_, warm(L2[0]).fit(*other).coef_)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("model", L2[:2], ids=str)
+def test_rows_that_are_added_leave_the_others_their_duals(model, form):
+    """Rows without weight change nothing: the first certificate will do. With weight, the gap is that of the whole."""
+    X, y = problems.cancer()
+    n = 500
+    going = warm(model, runtime=InProcess(num_tasks=3)).fit(form(X[:n]), y[:n])
+    w = going.coef_
+    going.fit(form(X), y, (np.arange(len(y)) < n) * 1.0)
+    assert going.n_iter_ == 1
+    np.testing.assert_allclose(going.coef_, w, rtol=1e-9, atol=1e-12)
+    going = warm(model).fit(form(X[:n]), y[:n]).fit(form(X), y)
+    require_certified(going, X, y)
+
+
+@pytest.mark.parametrize("model", L2, ids=str)
+def test_a_class_among_added_rows_starts_afresh(model):
+    """The model is the same, bit by bit, as of an estimator that has seen nothing before."""
+    X, y = problems.digits()
+    y = np.minimum(y, 2)
+    order = np.argsort(y, kind="stable")
+    X, y, n = X[order], y[order], np.count_nonzero(y < 2)
+    going = warm(model).fit(X[:n], y[:n]).fit(X, y)
+    np.testing.assert_array_equal(going.coef_, warm(model).fit(X, y).coef_)
+
+
+@pytest.mark.parametrize("model", L1, ids=str)
+def test_weights_of_other_columns_or_classes_are_left_out(model):
+    """And those of other labels; a fit needs as many iterations as a cold one."""
+    X, y = problems.cancer()
+    cold = clone(model).fit(X, y)
+    going = warm(model).fit(X, y)
+    assert going.fit(X, y + 1).n_iter_ == cold.n_iter_
+    assert going.fit(X[:, :20], y).coef_.shape == (1, 20)
+    assert going.fit(*load_iris(return_X_y=True)).coef_.shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"multi_class": "ovr"}, {}),
+        ({"l1_ratio": 1.0}, {}),
+        ({}, {"multi_class": "ovr"}),
+        ({}, {"l1_ratio": 1.0}),
+        ({"fit_intercept": False}, {}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_another_kind_of_model_is_no_harm(before, after, num_classes):
+    """What was a softmax, had another penalty or no intercept is taken up where it helps, or left out."""
+    X, y = load_iris(return_X_y=True)
+    X, y = X[y < num_classes] + 1.0, y[y < num_classes]
+    model = ChicleLogisticRegression(C=0.1, warm_start=True, tol=1e-6)
+    usual = model.get_params()
+    model.set_params(**before).fit(X, y)
+    model.set_params(**usual).set_params(**after).fit(X, y)
+    expected = ChicleLogisticRegression(C=0.1, tol=1e-6, **after).fit(X, y)
+    assert model.duality_gap_ <= 1e-6
+    np.testing.assert_allclose(model.objective_, expected.objective_, rtol=2e-6)
 
 
 def test_a_warm_start_works_with_several_tasks():
     """Rows are shuffled there; the duals find theirs by global row number."""
     X, y = problems.cancer()
-    model = make("hinge", runtime=InProcess(num_tasks=3)).fit(X, y)
+    model = warm(L2[0], runtime=InProcess(num_tasks=3), store_duals=True).fit(X, y)
     cold = model.n_iter_
     assert model.set_params(random_state=7).fit(X, y).n_iter_ <= cold / 4
     assert problems.recomputed_gaps(model, X, y)[0] <= 1e-3
 
 
 def test_without_warm_start_nothing_is_kept():
-    """A second fit is the first one again, and the duals of an earlier warm start are dropped."""
-    X, y = problems.cancer()
-    model = make("hinge").fit(X, y).set_params(warm_start=False).fit(X, y)
-    np.testing.assert_array_equal(model.coef_, make("hinge", warm_start=False).fit(X, y).coef_)
-    assert not hasattr(model, "_kept_duals")
-
-
-def test_pickles_and_clones_start_afresh():
-    """The duals are as long as the training set, so they stay where it is."""
+    """A second fit is the first one again; pickles and clones start afresh: duals are as long as the training set."""
     X, y = problems.digits()
-    model = make("hinge", store_duals=False).fit(X, y)
-    assert len(pickle.dumps(model)) < model.coef_.nbytes + 60_000
+    model = warm(L2[0]).fit(X, y)
     cold = model.n_iter_
-    assert pickle.loads(pickle.dumps(model)).fit(X, y).n_iter_ == cold
-    assert clone(model).fit(X, y).n_iter_ == cold
+    assert len(pickle.dumps(model)) < model.coef_.nbytes + 60_000
+    assert pickle.loads(pickle.dumps(model)).fit(X, y).n_iter_ == clone(model).fit(X, y).n_iter_ == cold
     assert model.fit(X, y).n_iter_ < cold
-
-
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_rows_that_are_added_leave_the_others_their_duals(loss, form):
-    """Rows without weight change nothing: the first certificate will do. With weight, the gap is that of the whole."""
-    X, y = problems.cancer()
-    n = 500
-    model = make(loss, runtime=InProcess(num_tasks=3)).fit(form(X[:n]), y[:n])
-    w = model.coef_
-    model.fit(form(X), y, (np.arange(len(y)) < n) * 1.0)
-    assert model.n_iter_ == 1
-    np.testing.assert_allclose(model.coef_, w, rtol=1e-9, atol=1e-12)
-    model = make(loss).fit(form(X[:n]), y[:n]).fit(form(X), y)
-    assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_class_among_added_rows_starts_afresh(loss):
-    """The same model, bit by bit, as an estimator that has seen nothing before."""
-    X, y = problems.digits()
-    y = np.minimum(y, 2)
-    order = np.argsort(y, kind="stable")
-    X, y, n = X[order], y[order], np.count_nonzero(y < 2)
-    model = make(loss, max_iter=50).fit(X[:n], y[:n]).fit(X, y)
-    np.testing.assert_array_equal(model.coef_, make(loss, max_iter=50).fit(X, y).coef_)
+    assert model.set_params(warm_start=False).fit(X, y).n_iter_ == cold
+    assert not hasattr(model, "_kept_duals")

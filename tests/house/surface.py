@@ -29,17 +29,6 @@ def surface_lines() -> list[str]:
     return [f"{place}: {' '.join(sorted(names or []))}" for place, names in sorted(found.items())]
 
 
-def count_names(lines: list[str]) -> tuple[int, int]:
-    """How many names and commands there are, and how many options; what two faces share is counted once."""
-    words = [word for line in lines for word in line.rpartition(": ")[2].split() if not line.startswith(COMPONENT_LINE)]
-    faces = [word for line in lines if line.partition(": ")[0] in FACES for word in line.rpartition(": ")[2].split()]
-    for word in {word for word in faces if faces.count(word) > 1}:
-        words.remove(word)
-    options = [word for word in words if word.startswith("-")]
-    shared = {word for line in lines if line.startswith(COMPONENT_LINE) for word in line.rpartition(": ")[2].split()}
-    return len(words) - len(options), len(options) + len(shared)
-
-
 def listed_names(tree: ast.Module) -> list[str] | None:
     """The value of `__all__`, or None where there is none."""
     for node in tree.body:

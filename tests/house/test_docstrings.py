@@ -17,25 +17,6 @@ MODULES = [module_of(path) for path, text in product_files().items() if ">>> " i
 BLOCKS = [(page, block) for page in sorted((ROOT / "docs").rglob("*.md")) for block in code_blocks(page)]
 ON_A_CLUSTER = ("TorchXRuntime", "LocalCluster", "n_workers", "cluster_runtime")
 """What starts processes is run by the tests of the cluster; here its code is compiled only."""
-WITH_EXAMPLES = {
-    "chicle_elastic.monitoring.history.History",
-    "chicle_elastic.policies.base.Policy",
-    "chicle_elastic.policies.rebalance.Rebalance",
-    "chicle_elastic.runtime.in_process.InProcess",
-    "chicle_elastic.solvers.base.Trainer",
-    "estimators.cnn.ChicleCNNClassifier",
-    "estimators.logistic.ChicleLogisticRegression",
-    "estimators.regression.lasso.ChicleElasticNet",
-    "estimators.regression.lasso.ChicleLasso",
-    "estimators.regression.huber.ChicleHuber",
-    "estimators.regression.poisson.ChiclePoisson",
-    "estimators.regression.ridge.ChicleRidge",
-    "estimators.regression.ridge.ChicleRidgeCV",
-    "estimators.regression.ridge.ChicleRidgeClassifier",
-    "estimators.regression.svr.ChicleSVR",
-    "estimators.search.search_cv.ChicleSearchCV",
-    "estimators.svm.ChicleSVM",
-}
 
 
 def examples_of(module: str) -> list[doctest.DocTest]:
@@ -62,11 +43,6 @@ def test_a_wrong_example_would_be_noticed() -> None:
         runner = doctest.DocTestRunner(verbose=False)
         results = runner.run(finder.get_doctest(source, {}, "wrong", None, None), out=lambda _: None)
         assert results.failed == 1
-
-
-def test_the_main_classes_have_an_example() -> None:
-    """What a reader looks up first shows itself at work."""
-    assert {test.name for module in MODULES for test in examples_of(module)} >= WITH_EXAMPLES
 
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS, ids=[f"{page.stem}-{block[:40]!r}" for page, block in BLOCKS])

@@ -112,20 +112,6 @@ def test_leaking(tmp_path):
     os.open(tmp_path / "b", os.O_CREAT)
 """
 
-# joblib keeps processes, threads and pipes, and matplotlib its fonts.
-KEEPING_TESTS = """
-from joblib import Parallel, delayed
-from matplotlib.figure import Figure
-
-def test_pool():
-    assert Parallel(n_jobs=2)(delayed(abs)(number) for number in (-1, -2)) == [1, 2]
-
-def test_fonts(tmp_path):
-    figure = Figure()
-    figure.text(0.5, 0.5, "text needs a font")
-    figure.savefig(tmp_path / "text.png")
-"""
-
 
 def run_pytest(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     """Run `tests` under the watch, in a process of their own: what they leave behind must not stay in this one."""
@@ -142,9 +128,3 @@ def test_a_leaking_test_fails_and_a_clean_one_passes(tmp_path: Path) -> None:
     assert run.stdout.splitlines()[-1].startswith("2 passed, 1 error")
     assert "is still open" in run.stdout
     assert "test_leaking" in run.stdout.splitlines()[-2]
-
-
-def test_what_libraries_keep_on_purpose_is_no_leak(tmp_path: Path) -> None:
-    """A grid search with two jobs and a picture leave things behind that are not ours to close."""
-    run = run_pytest(tmp_path, KEEPING_TESTS)
-    assert run.returncode == 0, run.stdout + run.stderr

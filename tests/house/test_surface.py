@@ -1,6 +1,5 @@
 """What users can import and call is listed in surface.txt, so that a name comes or goes only on purpose."""
 
-import argparse
 import ast
 import difflib
 import importlib
@@ -11,20 +10,8 @@ import pytest
 
 from tests.house.floors import module_of
 from tests.house.sources import product_files
-from tests.house.surface import SURFACE, components_of, count_names, listed_names, options_of, surface_lines
+from tests.house.surface import SURFACE, listed_names, surface_lines
 from tests.timeouts import timeout_s
-
-MOST_NAMES = 76
-"""Five are commands for jobs of a cluster, which the components brought; five are regressors;
-one is the estimator around a trainer of the user's, which no other name can be; one is the search that shares data;
-two are regressors of other losses, three what a loss of the user's is made with, and two
-are ridge regression as scikit-learn's users type it: with a penalty that is found, and of labels."""
-MOST_OPTIONS = 76
-"""Four of them are addresses and ports of a node, three are certificates (of the doctor as well), which no default can
-know;
-three let `chicle status` ask agents; five are what a simulation compares and shows;
-one is the cloud that is asked for notices;
-one leaves columns out of a data file; twenty-two are those of the five components, counted once."""
 
 
 def surface_of_file() -> list[str]:
@@ -40,13 +27,6 @@ def test_the_surface_is_the_listed_one() -> None:
     assert not difference, f"run `make surface` when this is what you want:\n{difference}"
 
 
-def test_the_surface_is_small() -> None:
-    """At most 76 names and commands: what is promised has to be kept, so little is."""
-    num_names, num_options = count_names(surface_of_file())
-    assert num_names <= MOST_NAMES
-    assert num_options <= MOST_OPTIONS
-
-
 @pytest.mark.parametrize(
     "module",
     [module_of(path) for path, text in product_files().items() if listed_names(ast.parse(text)) is not None],
@@ -56,31 +36,6 @@ def test_every_name_in_all_exists(module: str) -> None:
     imported = importlib.import_module(module)
     missing = [name for name in imported.__all__ if not hasattr(imported, name)]
     assert not missing
-
-
-def test_names_are_read_from_all() -> None:
-    """A name that `__all__` leaves out is not public."""
-    assert listed_names(ast.parse("__all__ = ['b', 'a']\ndef c(): ...")) == ["b", "a"]
-    assert listed_names(ast.parse("def c(): ...")) is None
-
-
-def test_a_component_is_what_returns_an_app() -> None:
-    """Helpers beside it are none; one letter makes a short option."""
-    source = "def a(train: str, *rest: str, j: str = '1') -> specs.AppDef: ...\ndef b(x) -> tuple[int, int]: ..."
-    assert components_of(source) == {"a": ["--train", "-j"]}
-
-
-def test_options_of_groups_count() -> None:
-    """Positional arguments and --help do not."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
-    parser.add_argument_group("more").add_argument("--json", "-J", action="store_true")
-    assert options_of(parser) == ["--json"]
-
-
-def test_names_and_options_are_counted_apart() -> None:
-    """Commands are names."""
-    assert count_names(["estimators: A B", "chicle: inspect --version", "chicle inspect: --json"]) == (3, 2)
 
 
 HELP = """

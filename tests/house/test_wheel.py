@@ -135,17 +135,11 @@ def test_the_core_asks_for_five_packages(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_core_fits_an_svm_in_a_bare_environment(bare_python: Path, tmp_path: Path) -> None:
-    """Without extras and without this repository on the path, the installed wheel fits and scores."""
+def test_the_core_fits_an_svm_in_a_bare_environment(bare_python: Path, wheel: Path, tmp_path: Path) -> None:
+    """Without extras and without this repository on the path, the installed wheel fits; it brings `chicle`."""
     (tmp_path / "fit.py").write_text(FIT, encoding="utf-8")
     output = run([str(bare_python), "-I", str(tmp_path / "fit.py")], CHICLE_CACHE_DIR=str(tmp_path / "cache"))
     score, file = output.split(maxsplit=1)
     assert float(score) > 0.95
     assert Path(file.strip()).is_relative_to(bare_python.parents[1])
-
-
-@pytest.mark.slow
-def test_the_command_line_works_in_a_bare_environment(bare_python: Path, wheel: Path) -> None:
-    """The wheel brings the command `chicle`, which tells the version of the wheel."""
-    version = run([str(bare_python.with_name("chicle")), "--version"])
-    assert metadata_of(wheel).version in version
+    assert metadata_of(wheel).version in run([str(bare_python.with_name("chicle")), "--version"])

@@ -8,7 +8,7 @@ from torch import nn
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
-from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.network import PAPER_CNN, Network
 
 SIDE = 8
 
@@ -42,6 +42,12 @@ def images(num_rows: int = 480, *, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 def network(module: type[nn.Module] | nn.Module | str = Tiny, **settings: Any) -> Network:
     """Of three classes."""
     return Network(module=module, settings=settings, input_shape=(1, SIDE, SIDE), num_classes=3)
+
+
+def paper(shape: tuple[int, ...] = (1, 16, 16), num_classes: int = 3) -> Network:
+    """Describe the default network."""
+    settings = dict(zip(("channels", "height", "width", "num_classes"), (*shape, num_classes), strict=True))
+    return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes)
 
 
 def trainer(net: Network | None = None, **settings: Any) -> LocalSGDTrainer:

@@ -57,26 +57,19 @@ def test_kernels_that_follow_each_other_are_one_wait(caplog: pytest.LogCaptureFi
     assert caplog.messages == [WORDS]
 
 
-def test_a_wait_much_later_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The first fit on sparse data, say, after many on dense data."""
+@pytest.mark.parametrize(("patience_s", "is_told"), [(0.02, True), (100.0, False)])
+def test_a_wait_much_later_is_one_of_its_own(
+    caplog: pytest.LogCaptureFixture, patience_s: float, is_told: bool
+) -> None:
+    """The first fit on sparse data, say, after many on dense data; what was compiled long ago is no part of it."""
     clock = VirtualClock()
-    watch = CompileWatch(patience_s=0.02, clock=clock)
+    watch = CompileWatch(patience_s=patience_s, clock=clock)
     for num_lines in (1, 2):
-        clock.advance(100.0)
-        watch.on_start(an_event())
-        assert is_told_within(caplog, num_lines)
-        watch.on_end(an_event())
-
-
-def test_a_short_compilation_much_later_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    """What was compiled long ago is no part of this wait."""
-    clock = VirtualClock()
-    watch = CompileWatch(patience_s=100.0, clock=clock)
-    for _ in range(3):
         clock.advance(101.0)
         watch.on_start(an_event())
+        assert not is_told or is_told_within(caplog, num_lines)
         watch.on_end(an_event())
-    assert not caplog.messages
+    assert len(caplog.messages) == (2 if is_told else 0)
 
 
 @pytest.mark.parametrize("module", ["mine", None])

@@ -8,14 +8,12 @@ import torch
 from torch import nn
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.engines.eager import EagerEngine, device_of
-from chicle_elastic.solvers.engines.modules import build_module
+from chicle_elastic.solvers.engines.eager import FLOPS_PER_THREAD, EagerEngine, device_of, threads_for
+from chicle_elastic.solvers.engines.modules import build_module, flops_of
 from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
-from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
 from chicle_elastic.solvers.engines.predict import filled_module, logits
-from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.network import AS_THEY_ARE, PAPER_CNN, Network, Scaling
+from chicle_elastic.solvers.network import AS_THEY_ARE, GatheredSamples, Network, Scaling, square_for
 from tests.solvers import nets
 
 CPU = torch.device("cpu")
@@ -77,9 +75,9 @@ class Lazy(nn.Module):
         return self.out(images.flatten(1))
 
 
-def never():
-    """No reason to stop."""
-    return False
+def take(engine, given, batch_size=8, lr=0.1, is_spent=lambda: False):
+    """Take steps over all samples."""
+    return engine.run(given, batch_size=batch_size, lr=lr, momentum=0.9, seed=0, is_spent=is_spent)
 
 
 def samples(count=8):
@@ -117,70 +115,37 @@ def test_parameters_and_gradients_are_views_of_one_vector():
 
 
 def test_buffers_make_a_round_trip_with_their_counters():
-    """float32 between them; counters are whole again."""
+    """They are float32 in between; counters are whole again, and the nearest to an average of tasks."""
     flat = FlatModule(nets.Tiny(has_norm=True), CPU)
-    values = torch.arange(flat.num_buffers) / 2
+    values = torch.arange(flat.num_buffers) * 0.7
     flat.write_buffers(values)
     torch.testing.assert_close(flat.read_buffers()[:-1], values[:-1])
+    assert flat.module.norm.num_batches_tracked == round(0.7 * (flat.num_buffers - 1))
     assert flat.module.norm.num_batches_tracked.dtype == torch.int64
 
 
-def test_looking_for_kernels_changes_nothing_and_is_done_once():
-    """The replica is as before, and so is what the user has set in torch."""
-    engine = EagerEngine(nets.network(has_norm=True, dropout=0.5), seed=0)
-    torch.manual_seed(1)
-    expected = torch.rand(1)
-    torch.manual_seed(1)
-    before = state(engine)
+def test_threads_follow_from_counted_work_and_those_of_the_user_come_back():
+    """Products of a step, forward and backward; a module that no counter can look into gets one thread."""
+    assert flops_of(nets.Tiny(), (1, 8, 8)) == 3 * 2 * (4 * 9 * 36 + 36 * 3)
+    assert flops_of(Forgetful(), (3, 8, 8)) == 0
+    assert [threads_for(share * FLOPS_PER_THREAD, 4) for share in (0, 1.9, 2, 99)] == [1, 1, 2, 4]
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert engine.tune(8) == engine.tune(8)
+        engine = EagerEngine(nets.network(), seed=0, num_threads=2)
+        take(engine, samples())
+        state(engine)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
-    for old, new in zip(before, state(engine), strict=True):
-        np.testing.assert_array_equal(old, new)
-    assert torch.backends.mkldnn.enabled
-    torch.testing.assert_close(torch.rand(1), expected)
 
 
-class Flattening(nn.Module):
-    """Takes `view` of its images and of what a convolution makes of them, which is refused channels last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.out = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4 * 36, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        hidden = torch.relu(self.norm(self.conv(images)))
-        return self.out(hidden.view(hidden.size(0), -1))
-
-
-@pytest.mark.parametrize("is_tuned", [False, True])
-def test_a_module_that_takes_no_images_channels_last_gets_none(is_tuned):
-    """Neither by default nor by tuning; whether it takes them is found without a trace in its batch norm."""
-    engine = EagerEngine(replace(nets.network(Flattening), input_shape=(3, 8, 8)), seed=0, num_threads=2)
-    assert engine.module.training
-    assert not engine.module.norm.num_batches_tracked
-    if is_tuned:
-        engine.tune(8)
-    rng = np.random.default_rng(0)
-    rows, codes = rng.random((8, 192), dtype=np.float32), rng.integers(0, 3, 8)
-    samples = GatheredSamples(rows=rows, codes=codes, weights=None)
-    used, loss = engine.run(samples, batch_size=4, lr=0.01, momentum=0.9, seed=0, is_spent=lambda: False)
-    assert used == 8
-    assert 0 < loss < 80
-
-
-@pytest.mark.parametrize("kernels", ["onednn", "native", "auto"])
+@pytest.mark.parametrize("kernels", ["native", "auto"])
 def test_all_kernels_agree_but_for_rounding(kernels):
     """Some steps with each."""
     engine = EagerEngine(nets.network(), seed=0, kernels=kernels)
-    engine.tune(4)
     reference = EagerEngine(nets.network(), seed=0, kernels="onednn")
-    found = [e.run(samples(), batch_size=4, lr=0.1, momentum=0.9, seed=0, is_spent=never) for e in (engine, reference)]
+    found = [take(e, samples(), batch_size=4) for e in (engine, reference)]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
     np.testing.assert_allclose(state(engine)[0], state(reference)[0], atol=1e-5)
 
@@ -189,7 +154,7 @@ def test_a_run_ends_between_two_steps():
     """What was done until then is reported."""
     answers = iter([False, True])
     engine = EagerEngine(nets.network(), seed=0)
-    done, loss = engine.run(samples(24), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=lambda: next(answers))
+    done, loss = take(engine, samples(24), is_spent=lambda: next(answers))
     assert done == 8
     assert loss > 0
 
@@ -198,7 +163,7 @@ def test_one_sample_that_is_left_over_joins_the_batch_before_where_there_is_batc
     """Which cannot train on one."""
     flat_norm = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))
     engine = EagerEngine(nets.network(flat_norm), seed=0)
-    assert engine.run(samples(9), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)[0] == 9
+    assert take(engine, samples(9))[0] == 9
     assert state(engine)[1][-1] == 1, "one batch"
 
 
@@ -206,8 +171,7 @@ def test_one_sample_that_is_left_over_joins_the_batch_before_where_there_is_batc
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_values_are_scaled_on_their_way_into_the_network(kernels, dtype):
     """Steps, and predictions, equal those on values that were scaled before; whatever computes them."""
-    settings = {"channels": 1, "height": 16, "width": 16, "num_classes": 3}
-    network = Network(module=PAPER_CNN, settings=settings, input_shape=(1, 16, 16), num_classes=3)
+    network = nets.paper()
     scaling = Scaling(scale=0.02, shift=-1.5)
     rng = np.random.default_rng(0)
     rows, codes = rng.integers(0, 256, (24, 256)).astype(dtype), rng.integers(0, 3, 24)
@@ -215,8 +179,8 @@ def test_values_are_scaled_on_their_way_into_the_network(kernels, dtype):
     states = []
     for net, given in ((replace(network, scaling=scaling), rows), (replace(network, scaling=AS_THEY_ARE), before)):
         engine = EagerEngine(net, seed=0, kernels=kernels)
-        steps = GatheredSamples(rows=given, codes=codes, weights=None)
-        engine.run(steps, batch_size=8, lr=0.01, momentum=0.9, seed=0, is_spent=never)
+        scaled = GatheredSamples(rows=given, codes=codes, weights=None)
+        take(engine, scaled, lr=0.01)
         states.append(state(engine))
     np.testing.assert_allclose(states[0][0], states[1][0], atol=1e-6)
     module = filled_module(network, *states[0][:2])
@@ -226,12 +190,7 @@ def test_values_are_scaled_on_their_way_into_the_network(kernels, dtype):
 
 def test_what_surrounds_small_samples_is_scaled_like_them():
     """Four values in the middle of 16 x 16 others, which have the value of the padding."""
-    network = Network(
-        module=PAPER_CNN,
-        settings={"channels": 1, "height": 16, "width": 16, "num_classes": 3},
-        input_shape=(1, 16, 16),
-        num_classes=3,
-    )
+    network = nets.paper()
     module = filled_module(network, *EagerEngine(network, seed=0).initial())
     small = np.float32([[3, 4, 5, 6]])
     whole = np.full((1, 16, 16), 5, np.float32)
@@ -241,22 +200,12 @@ def test_what_surrounds_small_samples_is_scaled_like_them():
     np.testing.assert_array_equal(*said)
 
 
-def test_an_instance_is_copied_with_its_weights():
-    """What the user passed stays as it is."""
-    module = nets.Tiny()
-    expected = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).numpy()
-    engine = EagerEngine(nets.network(module), seed=0)
-    np.testing.assert_array_equal(engine.initial()[0], expected)
-    engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
-    found = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).numpy()
-    np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize(
     ("module", "complaint"),
     [
         (Growing, r"buffer 'seen' of Growing had the shape \(1,\), and has \(2,\)"),
         (Twofold, "gives tuple in training, for a batch of 8 samples"),
+        (Forgetful, r"conv\.weight, .* of Forgetful"),
     ],
 )
 def test_a_module_that_changes_in_training_is_refused(module, complaint):
@@ -264,7 +213,7 @@ def test_a_module_that_changes_in_training_is_refused(module, complaint):
     engine = EagerEngine(nets.network(module), seed=0)
 
     def steps():
-        engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+        take(engine, samples())
         state(engine)
 
     with pytest.raises(UsageError, match=complaint):
@@ -274,11 +223,11 @@ def test_a_module_that_changes_in_training_is_refused(module, complaint):
 def test_a_buffer_that_is_replaced_is_part_of_the_model():
     """The one that the module has now is read, and set."""
     engine = EagerEngine(nets.network(Counting), seed=0)
-    engine.run(samples(24), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+    take(engine, samples(24))
     w, buffers, v = state(engine)
     assert buffers.tolist() == [3.0]
     engine.load(w, np.float32([7.0]), v)
-    engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+    take(engine, samples())
     assert state(engine)[1].tolist() == [8.0]
 
 
@@ -321,24 +270,16 @@ def test_a_module_that_does_not_fit_is_refused(net, complaint):
         EagerEngine(net, seed=0)
 
 
-def test_a_module_that_drops_its_gradients_is_refused():
-    """They would not lie in the flat vector any more, and nothing would be learnt."""
-    engine = EagerEngine(nets.network(Forgetful), seed=0)
-    with pytest.raises(UsageError, match=r"conv\.weight, .* of Forgetful"):
-        engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_cuda_where_there_is_none_is_refused():
-    """With the version of torch and what to do."""
-    with pytest.raises(UsageError, match=r"device='cuda' .* sees 0 CUDA devices here; say device='cpu'"):
-        EagerEngine(nets.network(), seed=0, device="cuda")
-
-
-@pytest.mark.parametrize("name", ["gpu", "meta", "xpu"])
-def test_other_devices_are_refused(name):
-    """With those that there are."""
-    with pytest.raises(UsageError, match="'cuda:N'"):
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        *((name, "'cuda:N'") for name in ("gpu", "meta", "xpu")),
+        ("cuda:99", r"device='cuda:99' .* sees \d+ CUDA devices here; say device='cpu'"),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(name, complaint):
+    """With those that there are, the version of torch and what to do."""
+    with pytest.raises(UsageError, match=complaint):
         device_of(name)
 
 
@@ -357,20 +298,15 @@ def test_names_are_found_and_seeds_decide_the_first_weights():
 @pytest.mark.parametrize("kernels", ["onednn", "fused"])
 def test_a_change_is_what_is_copied_out_less_what_was_loaded(kernels):
     """With counters that are no whole numbers after an average; whatever computes the steps."""
-    if kernels == "fused":
-        shape = (1, 16, 16)
-        settings = {"channels": 1, "height": 16, "width": 16, "num_classes": 3}
-        network = Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=3)
-    else:
-        network, shape = nets.network(has_norm=True), (1, 8, 8)
+    network = nets.paper() if kernels == "fused" else nets.network(has_norm=True)
     engine = EagerEngine(network, seed=0, kernels=kernels)
     layout, rng = engine.layout, np.random.default_rng(0)
     sizes = (layout.num_weights, layout.num_buffers, layout.num_weights)
     before = [rng.random(size, dtype=np.float32) / 10 + np.float32(0.2) for size in sizes]
     engine.load(*before, for_change=True)
-    rows = rng.random((16, int(np.prod(shape))), dtype=np.float32)
+    rows = rng.random((16, int(np.prod(network.input_shape))), dtype=np.float32)
     given = GatheredSamples(rows=rows, codes=rng.integers(0, 3, 16), weights=None)
-    engine.run(given, batch_size=8, lr=0.01, momentum=0.9, seed=0, is_spent=never)
+    take(engine, given, lr=0.01)
     expected = np.concatenate([new - old for new, old in zip(state(engine), before, strict=True)])
     change = engine.change(np.float32([5, 6]), len(expected) + 3).numpy()
     assert expected.any()

@@ -6,7 +6,7 @@ import torch
 
 from chicle_elastic.cluster.local.local_cluster import shared_cluster
 from chicle_elastic.solvers.engines.eager import EagerEngine
-from chicle_elastic.solvers.engines.samples import GatheredSamples
+from chicle_elastic.solvers.network import GatheredSamples
 from estimators import ChicleCNNClassifier
 from tests.estimators.cnn_data import FAST, bars
 from tests.solvers import nets

@@ -10,9 +10,8 @@ from torch.nn import functional
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.engines.eager import EagerEngine
-from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.kernels import lenet
-from chicle_elastic.solvers.network import PAPER_CNN, Network
+from chicle_elastic.solvers.network import GatheredSamples
 from tests.solvers import nets
 
 RNG = np.random.default_rng(0)
@@ -31,12 +30,6 @@ def reference_of(kernel, **arrays):
     return names
 
 
-def network(shape, num_classes=10):
-    """The default one."""
-    settings = dict(zip(("channels", "height", "width", "num_classes"), (*shape, num_classes), strict=True))
-    return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes)
-
-
 def samples(shape, count, *, dtype=np.uint8, num_classes=10, weights=None):
     """Random images, half of them with a constant background where many values tie."""
     rows = RNG.integers(0, 256, (count, int(np.prod(shape))), dtype=np.uint8)
@@ -47,7 +40,7 @@ def samples(shape, count, *, dtype=np.uint8, num_classes=10, weights=None):
 
 def after(kernels, shape, given, *, batch_size, num_classes=10):
     """Loss and weights after a run."""
-    engine = EagerEngine(network(shape, num_classes), seed=0, kernels=kernels)
+    engine = EagerEngine(nets.paper(shape, num_classes), seed=0, kernels=kernels)
     done, loss = engine.run(given, batch_size=batch_size, lr=0.01, momentum=0.9, seed=0, is_spent=lambda: False)
     assert done == len(given.codes)
     w = np.empty(engine.layout.num_weights, np.float32)
@@ -121,9 +114,7 @@ def test_what_is_no_number_stays_none():
     assert np.isnan(after("fused", (1, 16, 16), given, batch_size=8)[0])
 
 
-def test_a_tuned_engine_takes_them_for_the_default_network_only():
+def test_they_are_for_the_default_network_only():
     """Others are refused where they are asked for by name."""
-    engine = EagerEngine(network((1, 16, 16)), seed=0)
-    assert engine.tune(8) == "kernels for 8 samples a step: fused"
     with pytest.raises(UsageError, match=r"for the default network on a CPU by SGD .*, and this is Tiny"):
         EagerEngine(nets.network(), seed=0, kernels="fused")

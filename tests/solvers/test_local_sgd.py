@@ -1,17 +1,13 @@
 """Local SGD: equal to plain SGD where it has to be, each sample once an epoch, whatever the tasks do."""
 
-import gzip
 import pickle
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import NO_STATE
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId, NodeId
@@ -23,11 +19,9 @@ from chicle_elastic.solvers.base import Budget, StopFlag
 from chicle_elastic.solvers.engines.modules import build_module
 from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.solvers.model_vector import PLACE, Place
-from chicle_elastic.solvers.network import PAPER_CNN, Network, Scaling
+from chicle_elastic.solvers.network import Network, Scaling
 from chicle_elastic.testing.solver_contract import check_solver_contract
 from tests.solvers import nets
-
-FASHION = Path(__file__).parents[2] / "../shared/data/fashion-mnist"
 
 
 def run(trainer, source, runtime=None, **job):
@@ -62,42 +56,18 @@ def plain_losses(trainer, X, y, stamps, lr):
     return np.array(losses)
 
 
-def fashion(name):
-    """A file of Fashion-MNIST as an array."""
-    content = gzip.decompress((FASHION / f"{name}.gz").read_bytes())
-    shape = np.frombuffer(content, ">i4", content[3], 4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(shape)
-
-
-@pytest.mark.skipif(not FASHION.exists(), reason="needs ../shared/data/fashion-mnist")
-@pytest.mark.parametrize(("kernels", "num_steps"), [("fused", 500), ("onednn", 100)])
-def test_two_tasks_of_one_step_equal_plain_pytorch_with_the_double_batch(kernels, num_steps):
-    """mSGD, K = 2, against torch with 16 samples a step: within 1e-4 in each of 500 steps on Fashion-MNIST."""
-    X = fashion("train-images-idx3-ubyte")[:12_000, None]
-    y = fashion("train-labels-idx1-ubyte")[:12_000].astype(np.int64)
-    net = Network(
-        module=PAPER_CNN,
-        settings={"channels": 1, "height": 28, "width": 28, "num_classes": 10},
-        input_shape=(1, 28, 28),
-        num_classes=10,
-    )
-    trainer = nets.trainer(net, local_steps=1, learning_rate=5e-4, kernels=kernels)
-    source = ArraySource(X, y, max_tasks=2, chunk_bytes=240 * (784 + 12))
-    outcome = run(trainer, source, InProcess(num_tasks=2), max_iterations=num_steps)
-    stamps = outcome.state[:, 0, 0]
-    assert np.bincount(stamps)[1:].tolist() == [16] * num_steps
-    expected = plain_losses(trainer, X, y, stamps, 5e-4 * 2**0.5)
-    np.testing.assert_allclose(outcome.history.column("loss"), expected, rtol=1e-4)
-
-
-def test_one_task_equals_plain_pytorch_step_by_step():
-    """One step an iteration on 8 of 480 samples, each used once in the epoch."""
-    X, y = nets.images()
+@pytest.mark.parametrize(("num_rows", "num_tasks"), [(480, 1), (477, 1), (480, 2)])
+def test_tasks_of_one_step_equal_plain_pytorch_with_a_batch_of_all(num_rows, num_tasks):
+    """Mini-batch SGD, step by step, each sample once in the epoch; a last batch is divided by its true size."""
+    X, y = nets.images(num_rows)
     trainer = nets.trainer(local_steps=1, max_epochs=1)
-    outcome = run(trainer, nets.source())
+    outcome = run(trainer, nets.source(num_rows), InProcess(num_tasks=num_tasks))
     stamps = outcome.state[:, 0, 0]
-    assert np.bincount(stamps).tolist() == [0] + [8] * 60
-    expected = plain_losses(trainer, X, y, stamps, trainer.learning_rate)
+    counts = np.bincount(stamps)
+    batch = 8 * num_tasks
+    assert counts[0] == 0
+    assert counts[1:-1].tolist() == [batch] * (num_rows // batch - (num_rows % batch == 0))
+    expected = plain_losses(trainer, X, y, stamps, trainer.learning_rate * num_tasks**0.5)
     np.testing.assert_allclose(outcome.history.column("loss"), expected, rtol=1e-4)
 
 
@@ -231,16 +201,6 @@ def test_outer_momentum_lives_through_changes_of_the_number_of_tasks():
     np.testing.assert_allclose(moved, step.rate * (1 + step.momentum) * layout.outer(models[8]), atol=1e-6)
 
 
-def test_an_interrupted_iteration_keeps_the_outer_momentum():
-    """Without a sample there is no average to move by."""
-    bench = Bench(nets.trainer(**MEMORY), nets.source(), (10, 10))
-    bench.merge(bench.solve(1))
-    stop, before = StopFlag(), bench.model.copy()
-    stop.set()
-    bench.merge(bench.solve(2, stop=stop))
-    np.testing.assert_array_equal(bench.model[:-PLACE], before[:-PLACE])
-
-
 def test_it_learns_and_equal_seeds_give_equal_models():
     """To the bit, with dropout and batch norm; another seed gives another model."""
     trainer = nets.trainer(nets.network(has_norm=True, dropout=0.2), seed=5)
@@ -269,17 +229,6 @@ def test_the_contract_of_chunks_holds(settings):
     trainer = nets.trainer(**settings)
     chunks = [source.load(ChunkId(i), trainer.state(source.schema)) for i in range(source.num_chunks)]
     check_solver_contract(trainer, source.schema, chunks, num_tasks=3)
-
-
-def test_outer_momentum_learns():
-    """Beyond the paper: with many tasks it needs fewer epochs than plain averaging, as a number or by default."""
-    losses = [
-        run(nets.trainer(**MEMORY, outer_momentum=beta, learning_rate=0.003), nets.source(), InProcess(num_tasks=4))
-        .history[-1]
-        .figures["epoch_loss"]
-        for beta in (0.0, 0.9, "auto")
-    ]
-    assert max(losses[1:]) < losses[0]
 
 
 class Bench:
@@ -327,27 +276,6 @@ def test_a_task_may_have_no_sample_to_take_and_still_keeps_the_epoch_open():
     assert place_of(bench.model).epoch == 2
 
 
-def test_the_last_batch_is_divided_by_its_true_size():
-    """13 samples are a step of 8 and one of 5, as torch would take them."""
-    X, y = nets.images(13)
-    trainer = nets.trainer(max_epochs=1)
-    source = nets.source(13, chunk_rows=8)
-    assert source.num_chunks == 2
-    bench = Bench(trainer, source, (2,))
-    (update,) = bench.solve(1)
-    chunks = [source.load(ChunkId(number), NO_STATE) for number in range(2)]
-    keys = [np.random.default_rng([trainer.seed, 1, chunk.id]).random(chunk.num_rows) for chunk in chunks]
-    rows = np.concatenate([chunk.row_ids for chunk in chunks])[np.concatenate(keys).argsort()]
-    module = build_module(trainer.network, trainer.seed)
-    optimizer = torch.optim.SGD(module.parameters(), lr=trainer.learning_rate, momentum=trainer.momentum)
-    for part in (rows[:8], rows[8:]):
-        optimizer.zero_grad()
-        functional.cross_entropy(module(tensor(X[part], trainer)), torch.from_numpy(y[part])).backward()
-        optimizer.step()
-    expected = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).numpy()
-    np.testing.assert_allclose(bench.model[: len(expected)] + update.delta[: len(expected)], expected, atol=1e-6)
-
-
 def test_marks_of_an_iteration_that_was_never_merged_are_forgotten():
     """After a crash the next attempt takes the same samples again, and none is lost for the epoch."""
     bench = Bench(nets.trainer(), nets.source(), (10, 10))
@@ -385,14 +313,14 @@ def test_a_lost_chunk_that_was_restored_is_used_again_in_its_epoch():
 
 
 def test_an_interrupted_iteration_leaves_the_model_and_uses_nothing():
-    """Everybody was told to stop: the iteration counts, and nothing else changes."""
-    bench = Bench(nets.trainer(), nets.source(), (10, 10))
-    stop = StopFlag()
+    """Everybody was told to stop: the iteration counts, and nothing else changes, the outer momentum neither."""
+    bench = Bench(nets.trainer(**MEMORY), nets.source(), (10, 10))
+    bench.merge(bench.solve(1))
+    stop, before = StopFlag(), bench.model.copy()
     stop.set()
-    before = bench.model.copy()
-    bench.merge(bench.solve(1, stop=stop))
+    bench.merge(bench.solve(2, stop=stop))
     np.testing.assert_array_equal(bench.model[:-PLACE], before[:-PLACE])
-    assert place_of(bench.model).merged == 1
+    assert place_of(bench.model).merged == 2
 
 
 def test_weights_are_factors_of_the_loss_relative_to_their_mean():
@@ -443,15 +371,6 @@ def test_a_network_for_other_data_is_refused():
         nets.trainer(Network(module=nets.Tiny, input_shape=(1, 7, 7), num_classes=3)).init(source.schema, None)
 
 
-def test_settings_of_a_loss_tell_jobs_apart():
-    """The text of a module does not show them all."""
-    losses = [torch.nn.CrossEntropyLoss(label_smoothing=share) for share in (0.0, 0.3, 0.3)]
-    first, second, third = (
-        nets.trainer(nets.network("tests.solvers.nets:Tiny"), loss=loss).identity()["loss"] for loss in losses
-    )
-    assert first != second == third
-
-
 def test_a_network_is_told_to_other_tasks_with_its_scaling():
     """A pickle makes the same trainer; scales that cannot be are refused."""
     scaling = Scaling(scale=0.25, shift=-3.0, padding=12.0)
@@ -463,43 +382,35 @@ def test_a_network_is_told_to_other_tasks_with_its_scaling():
             Scaling(**values)
 
 
-@dataclass(frozen=True)
-class Halve(Policy):
-    """Halves the learning rate in each iteration, down to a least one."""
+@dataclass(frozen=True, kw_only=True)
+class Setting(Policy):
+    """Sets a parameter in each iteration to the next of some values."""
 
-    least: float
+    parameter: str
+    values: tuple[float, ...]
 
     def decide(self, observations):
-        """Half of what it is."""
-        rate = observations.parameters["learning_rate"]
-        return None if rate <= self.least else Decision(actions=(SetParameter("learning_rate", rate / 2),), reason="-")
+        """Return the next value."""
+        assert self.parameter in observations.parameters
+        value = self.values[min(observations.iteration, len(self.values)) - 1]
+        return Decision(actions=(SetParameter(self.parameter, value),), reason="-")
 
 
 def test_a_policy_sets_the_learning_rate_of_later_iterations():
     """As if another trainer had gone on from there, so the samples are the same."""
     trainer = nets.trainer(max_epochs=2, learning_rate=0.004, lr_scaling="none")
-    history = run(trainer, nets.source(), InProcess(num_tasks=2), policies=(Halve(0.001),)).history
+    policy = Setting(parameter="learning_rate", values=(0.002, 0.001))
+    history = run(trainer, nets.source(), InProcess(num_tasks=2), policies=(policy,)).history
     assert [record.figures["learning_rate"] for record in history][:4] == [0.004, 0.002, 0.001, 0.001]
-    assert history[1].events == ("Halve sets learning_rate to 0.002: -",)
-
-
-@dataclass(frozen=True)
-class Step(Policy):
-    """Sets the local steps after the first iteration."""
-
-    steps: float
-
-    def decide(self, observations):
-        """Once."""
-        assert "local_steps" in observations.parameters
-        return Decision(actions=(SetParameter("local_steps", self.steps),), reason="-")
+    assert history[1].events == ("Setting sets learning_rate to 0.002: -",)
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(2.0, 2), (7.4, 7), (0.2, 1)])
 def test_a_policy_sets_the_local_steps_of_later_iterations(steps, expected):
     """Each of the two tasks takes so many batches, and an epoch still uses each sample once."""
     trainer = nets.trainer(max_epochs=2, local_steps=4)
-    history = run(trainer, nets.source(), InProcess(num_tasks=2), policies=(Step(steps),)).history
+    policies = (Setting(parameter="local_steps", values=(steps,)),)
+    history = run(trainer, nets.source(), InProcess(num_tasks=2), policies=policies).history
     rows = np.diff([0.0, *history.column("epochs")]) * nets.source().schema.num_rows
     assert round(rows[0]) == 2 * 4 * trainer.batch_size
     assert round(rows[1]) == 2 * expected * trainer.batch_size

@@ -44,23 +44,6 @@ def test_steps_are_those_of_torch(name: Any, weight_decay: float) -> None:
     torch.testing.assert_close(w, theirs.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_adam_learns_on_tasks_that_come_and_go() -> None:
-    """As well as on one."""
-    X, y = digits(600)
-    given: dict[str, Any] = {
-        "optimizer": "adam",
-        "schedule": "cosine",
-        "decay": 1.0,
-        "max_epochs": 8,
-        "random_state": 0,
-    }
-    alone = ChicleCNNClassifier(**given).fit(X[:450], y[:450])
-    runtime = InProcess(num_tasks=4, changes=((4, 2), (8, 4)))
-    several = ChicleCNNClassifier(**given, local_steps=4, runtime=runtime).fit(X[:450], y[:450])
-    assert {record.num_tasks for record in several.history_} == {2, 4}
-    assert several.score(X[450:], y[450:]) >= alone.score(X[450:], y[450:]) - 0.08
-
-
 def test_a_class_of_torch_is_as_good_as_its_name(tmp_path: Any) -> None:
     """And is saved as such; the state goes along, so that `partial_fit` goes on."""
     X, y = bars()
@@ -73,25 +56,10 @@ def test_a_class_of_torch_is_as_good_as_its_name(tmp_path: Any) -> None:
     given.set_params(optimizer="sgd").partial_fit(X, y)  # the state of another one is none
 
 
-CLASSES = [
-    *(
-        "ASGD",
-        "Adadelta",
-        "Adafactor",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SGD",
-    )
-]
+CLASSES = "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", CLASSES.split())
 def test_any_optimizer_of_torch_takes_its_own_steps_with_a_state_that_moves(name: str) -> None:
     """Also after the state has gone through the vector of a model; with groups that a function has made."""
     kind = getattr(torch.optim, name)
@@ -106,6 +74,8 @@ def test_any_optimizer_of_torch_takes_its_own_steps_with_a_state_that_moves(name
     reference = make(theirs)
     assert flat.custom is not None
     assert flat.custom.rate == 0.02
+    with torch.no_grad():
+        flat.write_state(flat.read_state().clone())  # before the first step it says that there was none
     for number in range(6):
         batch = torch.randn(5, 6)
         for module in (ours, theirs):
@@ -241,32 +211,6 @@ def test_a_loss_has_weights() -> None:
         np.testing.assert_allclose(found, usual, atol=1e-6)
 
 
-SCHEDULERS = torch.optim.lr_scheduler
-
-
-@pytest.mark.parametrize(
-    ("params", "complaint"),
-    [
-        ({"optimizer": torch.optim.LBFGS}, "LBFGS cannot take a step: .*closure"),
-        ({"optimizer": torch.optim.AdamW, "optimizer__beta": 1}, "AdamW cannot be made with .*beta"),
-        ({"optimizer": lambda module: module}, "makes a Tiny, which is no torch.optim.Optimizer"),
-        ({"optimizer": lambda module: torch.optim.SGD(nets.Tiny().parameters(), lr=1.0)}, "of another module"),
-        ({"schedule": SCHEDULERS.ReduceLROnPlateau}, "no rate for step 2 of 3: .*metrics"),
-        (
-            {"schedule": SCHEDULERS.OneCycleLR, "schedule__max_lr": 0.1, "schedule__total_steps": 45},
-            "made for total_steps=45, and this fit has 3; .*schedule_each",
-        ),
-        ({"schedule": "exponential"}, "'exponential' is none"),
-        ({"loss": torch.nn.BCEWithLogitsLoss()}, r"BCEWithLogitsLoss raised .*outputs of shape \(16, 3\)"),
-        ({"loss": lambda outputs, codes: outputs}, r"returned \(16, 3\) .*one number"),
-    ],
-)
-def test_code_that_cannot_be_used_is_refused_with_the_reason(params: dict[str, Any], complaint: str) -> None:
-    """With its name, the values, and what to do."""
-    with pytest.raises(UsageError, match=complaint):
-        tiny(**params).fit(*bars())
-
-
 def test_fused_kernels_are_for_the_usual_step() -> None:
     """Other optimizers, losses and clipping are refused with them."""
     for params in ({"optimizer": "adam"}, {"max_grad_norm": 1.0}, {"loss": torch.nn.CrossEntropyLoss()}):
@@ -276,15 +220,10 @@ def test_fused_kernels_are_for_the_usual_step() -> None:
 
 def test_the_rate_falls_along_a_cosine() -> None:
     """Over the part that `decay` says."""
-    figures = [
-        record.figures["learning_rate"]
-        for record in tiny(optimizer="adam", learning_rate=0.01, decay=1.0, schedule="cosine", max_epochs=3)
-        .fit(*bars())
-        .history_
-    ]
-    assert figures[0] == pytest.approx(0.01)
-    assert figures == sorted(figures, reverse=True)
-    assert figures[-1] < 0.003
+    given: dict[str, Any] = {"learning_rate": 0.01, "decay": 0.5, "lr_scaling": "none"}
+    cosine = nets.trainer(**given, schedule="cosine")
+    rates = [cosine.scaled_rate(1, progress) for progress in (0.0, 0.5, 0.875, 1.0)]
+    np.testing.assert_allclose(rates, [0.01, 0.01, 0.005 * (1 - 0.5**0.5), 0.0], atol=1e-12)
 
 
 def test_a_job_may_be_resumed_with_more_epochs_where_no_scheduler_counts_them() -> None:
@@ -298,8 +237,9 @@ def test_a_job_may_be_resumed_with_more_epochs_where_no_scheduler_counts_them() 
         assert (short == long) == is_same
     told = nets.trainer(optimizer_settings={"betas": [0.5, np.float32(0.25)], "n": np.int64(3), "inf": math.inf})
     assert told.identity()["optimizer_settings"] == {"betas": [0.5, 0.25], "n": 3, "inf": "inf"}
-    losses = [torch.nn.Softmax(dim=each) for each in (0, 1)]
-    assert len({nets.trainer(loss=loss).identity()["loss"] for loss in losses}) == 2
+    cross_entropy = torch.nn.CrossEntropyLoss  # whose text does not show all of its settings
+    losses = [*(torch.nn.Softmax(dim=each) for each in (0, 1)), cross_entropy(), cross_entropy(label_smoothing=0.3)]
+    assert len({nets.trainer(loss=loss).identity()["loss"] for loss in losses}) == 4
 
 
 def test_a_state_that_begins_at_zero_may_have_a_sign() -> None:
@@ -327,24 +267,14 @@ class Weights(torch.optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
-def test_rates_that_cannot_be_are_refused(rate: float) -> None:
-    """As learning_rate itself is."""
-    schedule = functools.partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda epoch: rate)
-    with pytest.raises(UsageError, match="finite and at least 0"):
-        tiny(schedule=schedule).fit(*bars())
-
-
 def test_each_loss_is_looked_at() -> None:
-    """Also one without a gradient, or which has another shape after it was tried; a module is copied to the device."""
+    """Also one which has another shape after it was tried; a module is copied to the device."""
     outputs, codes = torch.zeros(4, 3, requires_grad=True), torch.zeros(4, dtype=torch.int64)
     shapes = iter([(), (4,)])
     loss = Loss(lambda outputs, codes: outputs.sum().expand(next(shapes)), torch.device("cpu"))
     loss(outputs, codes, None)
     with pytest.raises(UsageError, match=r"returned \(4,\) .*one number"):
         loss(outputs, codes, None)
-    with pytest.raises(UsageError, match="no gradient"):
-        tiny(loss=lambda outputs, codes: outputs.detach().mean()).fit(*bars())
     given = torch.nn.CrossEntropyLoss(weight=torch.ones(3))
     on_meta = Loss(given, torch.device("meta"))
     assert on_meta(outputs.to("meta"), codes.to("meta"), None).device.type == "meta"

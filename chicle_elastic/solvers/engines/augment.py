@@ -1,6 +1,5 @@
 """What a user's function makes of the images of a step before the network sees them: called, seeded and checked."""
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.network import name_of
+from chicle_elastic.solvers.network import name_of, signature_of
 
 
 class Augmentation:
@@ -41,7 +40,7 @@ class Augmentation:
             except Exception as error:
                 raise UsageError(
                     f"{self._words} raised {type(error).__name__}: {error} for images of shape {tuple(shape)}; it is "
-                    f"called with (images, generator), and its signature is {_signature(self._function)}"
+                    f"called with (images, generator), and its signature is {signature_of(self._function)}"
                 ) from error
             if not isinstance(found, torch.Tensor):
                 raise UsageError(f"{self._words} returned {type(found).__qualname__}; it has to return a tensor")
@@ -58,10 +57,3 @@ class Augmentation:
     @property
     def _words(self) -> str:
         return f"augment={name_of(self._function)}"
-
-
-def _signature(function: Any) -> str:
-    try:
-        return str(inspect.signature(function))
-    except (TypeError, ValueError):
-        return "unknown"

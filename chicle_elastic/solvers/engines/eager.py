@@ -1,9 +1,8 @@
 """The engine for any module: torch's eager mode on flat buffers, on a CPU or a CUDA device.
 
-Kernels and threads that are fastest depend on shapes, processor and load, so `tune` measures them: oneDNN on or off,
-images as they are or channels last, one intra-op thread or all that the task may use (at 8 samples a step two threads
-take 2.7 to 3 times as long). What it finds is kept for the process, so that equal fits in one process are equal to the
-bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
+A step is computed as a plain loop of torch computes it, by oneDNN and with images as they are, on as many threads as
+its counted work is worth (`threads_for`). So equal fits go equal ways, whatever else the machine does. The default
+network has kernels of its own, which are faster (`engines.fused`).
 """
 
 import contextlib
@@ -19,43 +18,39 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.engines.augment import Augmentation
 from chicle_elastic.solvers.engines.loss import Loss
-from chicle_elastic.solvers.engines.modules import build_module, check_module, takes_channels_last
-from chicle_elastic.solvers.engines.samples import GatheredSamples
-from chicle_elastic.solvers.engines.tuning import Kernels, candidates_for, fastest, steps_to_find
+from chicle_elastic.solvers.engines.modules import build_module, check_module, flops_of
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.model_vector import ModelLayout
-from chicle_elastic.solvers.network import AS_THEY_ARE, Network, Scaling, is_fusible
+from chicle_elastic.solvers.network import AS_THEY_ARE, GatheredSamples, Network, Scaling, is_fusible
 from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.fused import FusedSteps
 
-TUNING_SHARE = 20
-"""Tuning takes at most one step in so many."""
 AT_ONCE_VALUES = 1 << 20
 """Values of an iteration's samples up to which all are scaled at once; more would leave the cache before their step."""
-KERNELS = {"onednn": Kernels(), "native": Kernels(has_onednn=False)}
-"""Kernels by the names that a user may give."""
+FLOPS_PER_THREAD = 1 << 30
+"""Operations of a step that are worth a thread: some 50 ms of a core, beside which it costs little to wake threads. On
+two busy cores a second thread took 80 times the processor time of one with 1.4e7 operations a step (LeNet, 8 images),
+and 30 times with 1.1e8. With a quarter of it a ResNet of 16 channels gets two threads from 8 images a step on, with
+four times as much from 128 on."""
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_tuned: dict[tuple[str, tuple[int, ...], int, tuple[Kernels, ...]], Kernels] = {}
 
 
 class EagerEngine:
     """Takes steps of an optimizer on one replica of a network. Used by one thread at a time.
 
-    A pass over a batch is the engine's business, and so is where the replica lives; which samples, in which order, and
-    what becomes of the result is the solver's.
+    Which samples, in which order, and what becomes of the result is the solver's business.
 
     Args:
         network: What to train.
         seed: Of its first weights.
         device: "cpu", "cuda" or "cuda:N".
-        kernels: "auto" (what `tune` finds; without it, oneDNN and, if the module takes them, images channels last),
-            "fused" (our own, `engines.fused`, for the default network on a CPU), or a key of `KERNELS`.
+        kernels: "auto" (our own where there are some, else oneDNN's), "fused" (our own, `engines.fused`, for the
+            default network on a CPU), "onednn" or "native".
         optimizer: What a step does; None for SGD with momentum.
-        augment: What becomes of the images of a step on their way into the network, see `Augmentation`; None for
-            nothing.
-        num_threads: Most intra-op threads of a step that "auto" may take.
+        augment: See `Augmentation`; None for nothing.
+        num_threads: Most intra-op threads of a step on a CPU.
         loss: See `Loss`; None for the cross-entropy.
         max_grad_norm: Gradients with a larger norm are scaled down to it.
 
@@ -83,9 +78,8 @@ class EagerEngine:
             module = build_module(network, seed)
             check_module(module, network)
             self._flat = FlatModule(module, self._device, optimizer)
-            may_be_last = kernels == "auto" and takes_channels_last(module, network.input_shape)
-        self._candidates = candidates_for(may_be_last, num_threads)
-        self._kernels = KERNELS.get(kernels, Kernels(is_channels_last=may_be_last))
+            self._flops = flops_of(module, network.input_shape) if num_threads > 1 else 0
+        self._num_threads, self._has_onednn = num_threads, kernels != "native"
         self._loss, self._max_grad_norm = Loss(loss, self._device), max_grad_norm
         is_plain = (optimizer is None or optimizer.is_plain) and loss is None and max_grad_norm == math.inf
         can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain
@@ -95,11 +89,8 @@ class EagerEngine:
                 f"{network.name} on {device}{'' if is_plain else ' by another optimizer, loss or with clipping'}; say "
                 "kernels='auto'"
             )
-        self._can_fuse = can_fuse and kernels in ("auto", "fused")
+        self._is_fused = can_fuse and kernels in ("auto", "fused")
         self._fused: FusedSteps | None = None
-        if kernels == "fused":
-            self._fuse()
-        self._is_tunable = kernels == "auto" and self._device.type == "cpu"
         self._has_checked = False
         self._loaded: torch.Tensor | None = None
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
@@ -118,9 +109,8 @@ class EagerEngine:
     @property
     def layout(self) -> ModelLayout:
         """Of the models that it takes, without outer momentum."""
-        return ModelLayout(
-            num_weights=self._flat.num_weights, num_buffers=self._flat.num_buffers, num_state=len(self._flat.v)
-        )
+        flat = self._flat
+        return ModelLayout(num_weights=flat.num_weights, num_buffers=flat.num_buffers, num_state=len(flat.v))
 
     def initial(self) -> tuple[Array, Array]:
         """Weights and buffers at present, float32."""
@@ -129,7 +119,7 @@ class EagerEngine:
     def load(self, w: Array, buffers: Array, v: Array, *, for_change: bool = False) -> None:
         """Set the replica, and where `for_change` keep a copy of what it was set to beside it."""
         flat = self._flat
-        with torch.no_grad():
+        with threads_on(self._device), torch.no_grad():
             w_, buffers_, v_ = (_tensor(part).to(self._device) for part in (w, buffers, v))
             flat.w.copy_(w_)
             flat.write_state(v_)
@@ -142,10 +132,11 @@ class EagerEngine:
     def store(self, w: Array, buffers: Array, v: Array) -> None:
         """Copy the replica out."""
         flat = self._flat
-        torch.from_numpy(w).copy_(flat.w)
-        torch.from_numpy(v).copy_(flat.read_state())
-        if len(buffers):
-            torch.from_numpy(buffers).copy_(flat.read_buffers())
+        with threads_on(self._device):
+            torch.from_numpy(w).copy_(flat.w)
+            torch.from_numpy(v).copy_(flat.read_state())
+            if len(buffers):
+                torch.from_numpy(buffers).copy_(flat.read_buffers())
 
     def change(self, end: Array, size: int) -> torch.Tensor:
         """What has become of the replica since `load(..., for_change=True)`, left where the replica lives.
@@ -192,10 +183,11 @@ class EagerEngine:
         augmentation = self._augmentation
         if augmentation is not None:
             augmentation.seed(seed)
-        if self._fused is not None:
+        if self._is_fused:
+            fused = self._fused_steps()
             # A function that draws from torch's own generator is seeded as well.
             with contextlib.nullcontext() if augmentation is None else _for_augmentation(self._device, seed):
-                return self._fused.run(
+                return fused.run(
                     samples,
                     batch_size=batch_size,
                     lr=lr,
@@ -203,7 +195,8 @@ class EagerEngine:
                     is_spent=is_spent,
                     augmentation=augmentation,
                 )
-        with threads_on(self._device, self._kernels.num_threads), self._onednn(self._kernels), _seeded(seed):
+        num_threads = threads_for(self._flops * batch_size, self._num_threads)
+        with threads_on(self._device, num_threads), self._onednn(), _seeded(seed):
             return self._run(samples, batch_size, lr, momentum, is_spent, augmentation)
 
     def try_augmentation(self, samples: GatheredSamples) -> None:
@@ -220,56 +213,12 @@ class EagerEngine:
         with _for_augmentation(self._device, 0):
             self._augmentation(images.view(-1, *self._network.input_shape))
 
-    def tune(self, batch_size: int, num_steps: float = math.inf) -> str:
-        """Find the fastest kernels for such batches, once per process.
-
-        Args:
-            batch_size: Samples of a step.
-            num_steps: Steps that there will be; where they are few, what is known already is taken.
-
-        Returns:
-            In words what was found.
-        """
-        if self._can_fuse:
-            self._fuse()
-            return f"kernels for {batch_size} samples a step: fused"
-        if not self._is_tunable:
-            return f"kernels on {self._device}: {self._kernels}"
-        key = (repr(self._flat.module), self._network.input_shape, batch_size, tuple(self._candidates))
-        if key not in _tuned and num_steps >= TUNING_SHARE * steps_to_find(self._candidates):
-            _tuned[key] = self._fastest(self._candidates, batch_size)
-        self._kernels = _tuned.get(key, self._kernels)
-        return f"kernels for {batch_size} samples a step: {self._kernels}"
-
-    def _fuse(self) -> None:
+    def _fused_steps(self) -> "FusedSteps":
         if self._fused is None:
             from chicle_elastic.solvers.engines.fused import FusedSteps  # loads numba
 
             self._fused = FusedSteps(self._network, self._flat.w.numpy(), self._flat.v.numpy())
-
-    def _fastest(self, candidates: list[Kernels], batch_size: int) -> Kernels:
-        """Take steps by all candidates; nothing else is changed."""
-        rng = np.random.default_rng(0)
-        samples = GatheredSamples(
-            rows=rng.random((batch_size, math.prod(self._network.input_shape)), dtype=np.float32),
-            codes=rng.integers(0, self._network.num_classes, batch_size),
-            weights=None,
-        )
-        flat, before = self._flat, self._kernels
-        kept = flat.w.clone(), flat.read_state().clone(), flat.read_buffers()
-
-        def step(kernels: Kernels) -> None:
-            self._kernels = kernels
-            with threads_on(self._device, kernels.num_threads), self._onednn(kernels), _seeded(0):
-                self._run(samples, batch_size, 0.0, 0.0, lambda: False, None)
-
-        found = fastest(candidates, step)
-        self._kernels = before
-        with torch.no_grad():
-            flat.w.copy_(kept[0])
-            flat.write_state(kept[1])
-            flat.write_buffers(kept[2])
-        return found
+        return self._fused
 
     def _run(
         self,
@@ -299,8 +248,6 @@ class EagerEngine:
             images = batch.view(shape)
             if augmentation is not None:
                 images = augmentation(images)
-            if self._kernels.is_channels_last:
-                images = images.contiguous(memory_format=torch.channels_last)
             logits = module(images)
             loss = self._loss(logits, codes[done:stop], None if weights is None else weights[done:stop])
             loss.backward()
@@ -325,13 +272,18 @@ class EagerEngine:
         self._has_checked = True
 
     @contextlib.contextmanager
-    def _onednn(self, kernels: Kernels) -> Iterator[None]:
+    def _onednn(self) -> Iterator[None]:
         before = torch.backends.mkldnn.enabled
-        torch.backends.mkldnn.enabled = kernels.has_onednn  # type: ignore[assignment]
+        torch.backends.mkldnn.enabled = self._has_onednn  # type: ignore[assignment]
         try:
             yield
         finally:
             torch.backends.mkldnn.enabled = before
+
+
+def threads_for(flops: float, most: int) -> int:
+    """Return how many of at most so many threads a step of so many operations is worth."""
+    return int(min(max(flops // FLOPS_PER_THREAD, 1), most))
 
 
 def scaled(rows: torch.Tensor, scaling: Scaling) -> torch.Tensor:

@@ -12,9 +12,8 @@ import numpy as np
 
 from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.kernels import lenet
-from chicle_elastic.solvers.network import AS_THEY_ARE, Network, Scaling
+from chicle_elastic.solvers.network import AS_THEY_ARE, GatheredSamples, Network, Scaling
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.augment import Augmentation

@@ -1,15 +1,14 @@
 """Making a torch module from its description, and the check that it is a classifier of the samples at hand."""
 
 import copy
-import importlib
-import inspect
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.network import Network, imported, signature_of
 
 
 def build_module(network: Network, seed: int) -> nn.Module:
@@ -24,7 +23,9 @@ def build_module(network: Network, seed: int) -> nn.Module:
     """
     if isinstance(network.module, nn.Module):
         return copy.deepcopy(network.module).float()
-    kind = find_class(network)
+    kind: Any = network.module
+    if isinstance(kind, str):
+        kind = imported(kind, f"the module class {kind!r}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
@@ -32,34 +33,13 @@ def build_module(network: Network, seed: int) -> nn.Module:
         except TypeError as error:
             raise UsageError(
                 f"module {network.name} cannot be made with {dict(network.settings)}: {error}; its arguments are "
-                f"module__* parameters, and its signature is {_signature(kind)}"
+                f"module__* parameters, and its signature is {kind.__name__}{signature_of(kind)}"
             ) from error
         if not isinstance(module, nn.Module):
             raise UsageError(f"module={network.name} makes a {type(module).__qualname__}, which is no torch.nn.Module")
         if any(nn.parameter.is_lazy(parameter) for parameter in module.parameters()):
             check_module(module, network)  # a first look at samples gives lazy layers their shapes
     return module.float()
-
-
-def find_class(network: Network) -> Any:
-    """What makes the module.
-
-    Raises:
-        UsageError: A name that cannot be imported.
-    """
-    if not isinstance(network.module, str):
-        return network.module
-    module_name, _, path = network.module.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"the module class {network.module!r} cannot be imported here ({error}); it has to stand in a file that "
-            "every node can import"
-        ) from error
-    return found
 
 
 def check_module(module: nn.Module, network: Network) -> None:
@@ -93,27 +73,18 @@ def check_module(module: nn.Module, network: Network) -> None:
         )
 
 
-def takes_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """Try the module on two images channels last, which a `view` of them does not take; nothing of it is changed."""
-    if len(input_shape) != 3:
-        return False
+def flops_of(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Return the operations of a step per sample, forward and backward, as torch counts them; 0 where it cannot."""
     was_training = module.training
     images = torch.zeros(2, *input_shape, device=next(module.parameters()).device)
     try:
-        with torch.no_grad():
-            module.eval()(images.contiguous(memory_format=torch.channels_last))
-    except RuntimeError:
-        return False
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module.eval()(images)
+    except Exception:  # a module that runs, though not under a counter
+        return 0
     finally:
         module.train(was_training)
-    return True
-
-
-def _signature(kind: Any) -> str:
-    try:
-        return f"{kind.__name__}{inspect.signature(kind)}"
-    except (TypeError, ValueError):
-        return "unknown"
+    return int(3 * counter.get_total_flops() // 2)
 
 
 def _first_line(error: Exception) -> str:

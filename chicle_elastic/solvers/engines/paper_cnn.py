@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.engines.paper_cnn_shape import LEAST_SIDE, side_after
+from chicle_elastic.solvers.network import LEAST_SIDE, side_after
 
 
 class PaperCNN(nn.Module):

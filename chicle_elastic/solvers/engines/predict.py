@@ -7,10 +7,8 @@ from torch import nn
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.engines.eager import device_of, scaled, threads_on
 from chicle_elastic.solvers.engines.modules import build_module
-from chicle_elastic.solvers.engines.paper_cnn_shape import columns_for
-from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.network import Network, Scaling
+from chicle_elastic.solvers.network import GatheredSamples, Network, Scaling, columns_for
 
 ROWS_AT_ONCE = 256
 CPU = torch.device("cpu")
