@@ -5,6 +5,7 @@ The last three are read from a folder that a user of the project need not have, 
 """
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from sklearn.preprocessing import scale
 
 from benchmarks.datasets import DataSet
 
-FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
-"""Where the files are, unless the command line says otherwise."""
+FOLDER = Path(os.environ.get("CHICLE_DATA") or Path(__file__).resolve().parents[1] / "data")
+"""Where the files are, unless the command line says otherwise: CHICLE_DATA, or `data` in the repository."""
 TOPS = (0, 2, 4, 6)
 """T-shirt, pullover, coat and shirt: hard to tell from each other, and as one class against the rest a fair problem."""
 PIXELS = ("fashion-mnist/train-images-idx3-ubyte.gz", "fashion-mnist/train-labels-idx1-ubyte.gz")

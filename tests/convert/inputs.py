@@ -10,14 +10,6 @@ from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.readers.base import Block
 from chicle_elastic.chunks.views import Array, CsrRows
 
-SHARED_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
-
-
-def shared_data(name: str) -> Path | None:
-    """A file of the optional real data beside the repository, or None where it is absent."""
-    path = (SHARED_DATA / name).resolve()
-    return path if path.is_file() else None
-
 
 def write_text(folder: Path, text: str | bytes, name: str) -> Path:
     """A file of that text (UTF-8) or of those bytes."""

@@ -13,7 +13,8 @@ from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.readers.base import ReadOptions
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import ChicleError, DataError, UsageError
-from tests.convert.inputs import read_back, shared_data, write_text
+from tests.convert.inputs import read_back, write_text
+from tests.real_data import real_data
 
 X = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 400) * 2 - 1
@@ -309,9 +310,7 @@ def test_an_output_that_would_replace_its_input_is_refused(tmp_path: Path) -> No
 
 def test_the_real_a9a_file_survives_conversion(tmp_path: Path) -> None:
     """Every row, index, value and label equals what scikit-learn reads."""
-    path = shared_data("a9a/a9a.gz")
-    if path is None:
-        pytest.skip("the a9a data set is not here (../shared/data)")
+    path = real_data("a9a/a9a.gz")
     expected_X, expected_y = load_svmlight_file(str(path))
     folder = convert([path], tmp_path / "a9a.chunks")
     data = read_back(folder)

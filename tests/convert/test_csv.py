@@ -12,7 +12,8 @@ from chicle_elastic.chunks.readers.base import Columns, ReadOptions
 from chicle_elastic.chunks.readers.csv import Layout, _parse_fast, parse_lines, read_csv
 from chicle_elastic.chunks.readers.text import LineBlock
 from chicle_elastic.errors import DataError, UsageError
-from tests.convert.inputs import joined, shared_data, write_text
+from tests.convert.inputs import joined, write_text
+from tests.real_data import real_data
 
 COLUMNS = Columns(path=Path("train.csv"), names=(), count=3, label=0, weight=None, features=(1, 2))
 LAYOUTS = [
@@ -51,13 +52,9 @@ def test_numbers_are_bit_identical_to_those_of_python(tmp_path: Path) -> None:
     np.testing.assert_array_equal(X, expected[:, 1:])
 
 
-@pytest.mark.skipif(
-    not shared_data("higgs/HIGGS_lgb_train7000.csv.gz"), reason="the HIGGS rows are not here (../shared/data)"
-)
 def test_the_real_higgs_rows_are_read_as_numpy_reads_them() -> None:
     """7,000 rows of 28 features, from the gzip file as it is distributed."""
-    path = shared_data("higgs/HIGGS_lgb_train7000.csv.gz")
-    assert path is not None
+    path = real_data("higgs/HIGGS_lgb_train7000.csv.gz")
     expected = np.loadtxt(path, delimiter=",")
 
     X, y = joined(list(read_csv(path, ReadOptions())))

@@ -9,7 +9,8 @@ import pytest
 
 from chicle_elastic.chunks.readers.formats import READERS, detect_format
 from chicle_elastic.errors import DataError, UsageError
-from tests.convert.inputs import shared_data, write_text
+from tests.convert.inputs import write_text
+from tests.real_data import real_data
 
 
 @pytest.mark.parametrize(
@@ -55,13 +56,10 @@ def test_what_cannot_be_told_or_read_is_refused(tmp_path: Path) -> None:
         detect_format(tmp_path / "absent")
 
 
-@pytest.mark.skipif(not shared_data("a9a/a9a.gz"), reason="the real data sets are not here (../shared/data)")
 def test_the_real_files_are_told() -> None:
     """a9a.gz has no suffix that would help."""
     for name, format_ in (("a9a/a9a.t.gz", "svmlight"), ("higgs/HIGGS_lgb_test500.csv.gz", "csv")):
-        path = shared_data(name)
-        assert path is not None
-        assert detect_format(path) == format_
+        assert detect_format(real_data(name)) == format_
 
 
 def test_every_format_has_a_reader() -> None:

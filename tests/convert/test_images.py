@@ -13,7 +13,8 @@ from chicle_elastic.chunks.readers.formats import detect_format
 from chicle_elastic.chunks.readers.images import read_cifar, read_idx
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-from tests.convert.inputs import joined, read_back, shared_data
+from tests.convert.inputs import joined, read_back
+from tests.real_data import real_data
 
 IMAGES = np.arange(7 * 4 * 5, dtype=np.uint8).reshape(7, 4, 5)
 LABELS = np.array([3, 1, 4, 1, 5, 9, 2], dtype=np.uint8)
@@ -135,10 +136,9 @@ def test_a_damaged_cifar_is_refused(tmp_path):
         list(read_cifar(path, ReadOptions()))
 
 
-@pytest.mark.skipif(shared_data("fashion-mnist/t10k-images-idx3-ubyte.gz") is None, reason="needs ../shared/data")
 def test_fashion_mnist_converts_as_it_comes(tmp_path):
     """10,000 images of 28 x 28, ten classes of a thousand each, in 47 chunks of at most 200 KiB."""
-    folder = convert([shared_data("fashion-mnist/t10k-images-idx3-ubyte.gz")], tmp_path / "out")
+    folder = convert([real_data("fashion-mnist/t10k-images-idx3-ubyte.gz")], tmp_path / "out")
     assert folder.schema.sample_shape == (28, 28)
     assert (folder.num_rows, folder.classes) == (10_000, tuple(range(10)))
     back = read_back(folder)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from scipy import sparse
 from scipy.special import entr, logsumexp, softmax
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_svmlight_file
@@ -14,8 +13,7 @@ from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
 from chicle_elastic.chunks.views import Array, CsrRows
 from estimators.base import LinearClassifier
-
-SHARED_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+from tests.real_data import real_data
 
 
 def cancer() -> tuple[Array, Array]:
@@ -67,10 +65,7 @@ def widened(X: Array, num_columns: int) -> sparse.csr_matrix:
 
 def a9a() -> tuple[sparse.csr_matrix, Array]:
     """The real a9a: 32561 samples, 123 features, 2 classes, CSR with int64 indices."""
-    path = SHARED_DATA / "a9a" / "a9a.gz"
-    if not path.exists():
-        pytest.skip("the file a9a.gz is not beside the checkout (../shared/data/a9a)")
-    X, y = load_svmlight_file(str(path))
+    X, y = load_svmlight_file(str(real_data("a9a/a9a.gz")))
     return X, y
 
 

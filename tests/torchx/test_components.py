@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 
 from chicle_elastic.cluster.net.event_file import read_events
 from estimators import ChicleCNNClassifier, ChicleSVM
-from tests.estimators.problems import SHARED_DATA
+from tests.real_data import real_data
 from tests.timeouts import timeout_s
 from tests.torchx.command import torchx
 
@@ -117,9 +117,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_submitted(
 @pytest.mark.slow
 def test_a9a_is_trained_on_two_to_three_nodes(environment: dict[str, str], tmp_path: Path) -> None:
     """SUCCEEDED; at least two members trained, which their event files prove; as accurate as LinearSVC."""
-    source = SHARED_DATA / "a9a" / "a9a.gz"
-    if not source.exists():
-        pytest.skip("the file a9a.gz is not beside the checkout (../shared/data/a9a)")
+    source = real_data("a9a/a9a.gz")
     train = tmp_path / "a9a"
     with gzip.open(source) as packed, train.open("wb") as plain:
         shutil.copyfileobj(packed, plain)
