@@ -4,7 +4,8 @@
 
 runs `python -m benchmarks.NAME ARGUMENT ...` and puts the tables that it prints between the lines
 `<!-- NAME:start -->` and `<!-- NAME:end -->` of PAGE, below date, machine and load. The rest of the page stays. A quick
-run, and one that prints no table, change nothing. The exit code is that of the benchmark.
+run, and one that prints no table or fewer lines of them than are there, change nothing. The exit code is that of the
+benchmark.
 """
 
 import os
@@ -18,14 +19,17 @@ from benchmarks.machine import machine
 
 
 def tables_of(lines: Iterable[str]) -> str:
-    """Return the tables among the lines, an empty line between two of them."""
-    found = ""
-    for line in lines:
+    """Return the tables among the lines, each below the line before it, and an empty line between two of them."""
+    found, title, is_in_table = list[str](), "", False
+    for line in (line.rstrip("\n") for line in lines):
         if line.startswith("|"):
-            found += line if line.endswith("\n") else f"{line}\n"
-        elif found and not found.endswith("\n\n"):
-            found += "\n"
-    return found.rstrip("\n")
+            if not is_in_table:
+                found += ["", *([title, ""] if title else [])]
+            found.append(line)
+            title, is_in_table = "", True
+        else:
+            title, is_in_table = line or title, False
+    return "\n".join(found[1:])
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -42,6 +46,11 @@ def replaced(page: str, name: str, text: str) -> str:
     return f"{before}{start}{text}\n{end}{after}"
 
 
+def block_of(page: str, name: str) -> str:
+    """Return the text of the block of this name."""
+    return page.partition(f"<!-- {name}:start -->\n")[2].partition(f"<!-- {name}:end -->")[0]
+
+
 def main() -> int:
     """Run the command line; return the exit code."""
     page, name, *arguments = sys.argv[1:]
@@ -55,7 +64,10 @@ def main() -> int:
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    if (tables := tables_of(lines)) and "--quick" not in arguments:
+    tables, before = tables_of(lines), block_of(old, name)
+    if tables.count("\n|") < before.count("\n|") - 1:
+        print(f"{page} stays as it is: its block {name} has more lines than this run", file=sys.stderr)
+    elif tables and "--quick" not in arguments:
         how = " ".join(["of this target", *(f"`{argument}`" for argument in arguments)])
         head = f"A run {how} on {time.strftime('%Y-%m-%d')}: {machine()}, load {os.getloadavg()[2]:.0f}."
         path.write_text(replaced(old, name, f"{head}\n\n{tables}"), encoding="utf-8")

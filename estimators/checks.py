@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, is_regressor
-from sklearn.utils._param_validation import validate_parameter_constraints
+from sklearn.utils._param_validation import InvalidParameterError, validate_parameter_constraints
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from chicle_elastic.chunks.rows import as_floats, float_blocks
@@ -53,10 +53,15 @@ class LeanEstimator(BaseEstimator):
 
 @functools.cache
 def _checked_defaults(kind: Any) -> dict[str, Any]:
-    """Return the defaults of the parameters of an estimator, checked; `inspect.Parameter.empty` where there is none."""
-    defaults = {name: each.default for name, each in inspect.signature(kind).parameters.items()}
-    given = {name: default for name, default in defaults.items() if default is not inspect.Parameter.empty}
-    validate_parameter_constraints(kind._parameter_constraints, given, caller_name=kind.__name__)
+    """Return the defaults that are within their constraints; `inspect.Parameter.empty` for all other parameters."""
+    parameters, defaults = inspect.signature(kind).parameters, {}
+    for name in kind._get_param_names():  # without **others, which are no parameters
+        default = parameters[name].default
+        try:
+            validate_parameter_constraints(kind._parameter_constraints, {name: default}, caller_name=kind.__name__)
+        except InvalidParameterError:  # a user may always give another value
+            default = inspect.Parameter.empty
+        defaults[name] = default
     return defaults
 
 

@@ -205,7 +205,7 @@ def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
 
 def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
     X, y = validated_samples(estimator, X, y)
-    if y.dtype.kind not in "iubU":  # whole numbers and words are classes; finding that out would sort them
+    if y.dtype.kind not in "iub":  # whole numbers are classes, and finding that out would sort them
         check_classification_targets(y)
     classes, codes, counts = encode_labels(y)
     weights, metadata = None, None

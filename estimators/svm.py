@@ -136,7 +136,8 @@ class ChicleSVM(LinearClassifier):
         Dual objective D <= P of each output.
     duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
         Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1, if the fit
-        converged; else they are those of `dual_objective_`. Only with `store_duals`. The rows are those of X.
+        converged (up to `tol` where Newton's method on wide data has found it); else they are those of
+        `dual_objective_`. Only with `store_duals`. The rows are those of X.
     history_ : chicle_elastic.monitoring.history.History
         A record per iteration; ``pandas.DataFrame(history_.to_dict())``. On a local cluster `history_.members` are
         the nodes with their process ids, and `history_.transitions` says how long each change of the membership took.

@@ -112,8 +112,9 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
     with environment_with("TORCHELASTIC_SIGNALS_TO_HANDLE", SIGNALS_OF_TORCH):
         result = agent.run()
     if result.is_failed():
-        words = (word for word in entrypoint_arguments if not word.startswith("-"))
-        raise ChildFailedError(next(words, str(entrypoint)), result.failures)
+        words = (word for word in entrypoint_arguments if not str(word).startswith("-"))
+        program = getattr(entrypoint, "__name__", str(entrypoint))
+        raise ChildFailedError(next(words, program) if program == sys.executable else program, result.failures)
     return options.leave_exit_code if agent.has_left else 0
 
 

@@ -103,7 +103,7 @@ def imported(name: str, words: str) -> Any:
         return functools.reduce(getattr, path.split("."), importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"{words} cannot be imported here ({error}); it has to stand in a file that every node can import"
+            f"{words} cannot be imported here ({error}); write package.module:Name, which every node can import"
         ) from error
 
 

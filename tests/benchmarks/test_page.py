@@ -14,9 +14,9 @@ COMMAND = re.compile(r"-m benchmarks\.page docs/benchmarks/([\w-]+\.md) (\w+)")
 
 
 def test_tables_of_what_a_benchmark_prints() -> None:
-    """Two tables are kept apart, and what else is printed is left out."""
-    lines = ["a machine\n", "\n", "| a |\n", "| - |\n", "| 1 |\n", "3 of 3\n", "| b |\n", "| - |\n", "{}\n"]
-    assert page.tables_of(lines) == "| a |\n| - |\n| 1 |\n\n| b |\n| - |"
+    """Two tables are kept apart, each below the line before it, and what else is printed is left out."""
+    lines = ["else\n", "digits\n", "\n", "| a |\n", "| - |\n", "| 1 |\n", "\n", "| b |\n", "| - |\n", "{}\n"]
+    assert page.tables_of(lines) == "digits\n\n| a |\n| - |\n| 1 |\n\n| b |\n| - |"
     assert page.tables_of(["nothing\n"]) == ""
 
 

@@ -4,6 +4,7 @@ same model; an explicit `chunk_size` asks for one."""
 import signal
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -154,3 +155,27 @@ def test_ctrl_c_leaves_a_model():
             assert child.communicate(timeout=timeout_s(30))[0] == "600 True True\n"
         finally:
             child.kill()
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "modified_huber"])
+@pytest.mark.parametrize("seed", range(4))
+def test_features_that_spoil_the_steps_of_the_kernel_are_left_to_others(loss, seed):
+    """Its first factor fails: columns of 1e8 beside a penalty of 1."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(20, 30)) * 1e8, rng.integers(0, 2, 20)
+    model = ChicleSVM(loss=loss, random_state=0).fit(X, y)
+    assert model.n_iter_ < 20
+    assert np.max(model.duality_gap_) <= 1e-3
+
+
+def test_newton_steps_by_less_than_rounding_end_with_a_model():
+    """Columns whose mean is 300 times their deviation: a tolerance out of reach is a warning and no DataError."""
+    rng = np.random.default_rng(1038)
+    n, d = int(rng.integers(20, 600)), int(rng.integers(1, 130))
+    X = rng.normal(size=(n, d)) + 10.0 ** rng.uniform(0, 4)
+    K = int(rng.integers(2, 5))
+    y = np.argmax(X / X.std(axis=0) @ rng.normal(size=(d, K)) + rng.normal(size=(n, K)), axis=1)
+    y[:2] = 0, 1
+    with warnings.catch_warnings(action="ignore"):
+        model = ChicleSVM(algorithm="newton", C=0.3860259111591011, tol=1e-8).fit(X, y)
+    assert np.isfinite(model.coef_).all()

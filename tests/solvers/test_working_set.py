@@ -149,6 +149,16 @@ def test_newtons_method_goes_on_where_a_set_would_have_too_many_values(monkeypat
     assert_optimal(data, trainer, outcome)
 
 
+@pytest.mark.parametrize("size", ["large"], indirect=True)
+@pytest.mark.parametrize("left_at", range(DESCENTS, DESCENTS + 3))
+def test_a_task_that_is_left_alone_with_too_many_undecided_rows_goes_on_as_an_only_task(monkeypatch, size, left_at):
+    """With its race; it has no message for which its block would be small."""
+    monkeypatch.setattr(steps, "MOST_VALUES", 100)
+    data, trainer = counts(classes=3, weighted=True), LinearTrainer(tol=1e-6)
+    outcome = data.run(trainer, InProcess(num_tasks=4, changes=((left_at, 1),)), max_iterations=100)
+    assert_optimal(data, trainer, outcome)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
 def test_columns_of_any_scale_are_done_after_one_solution(scale):
     """P is that of w, whose duals have another one for rounding: else the set is solved for again and again."""

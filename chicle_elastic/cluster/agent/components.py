@@ -123,6 +123,7 @@ def build_components(
                 "checkpoints": declared.checkpoints,
                 "start_nodes": start_nodes,
             }
+            | ({"data": declared.data} if declared.data else {})
             | ({"tls_bulk": True} if context.bulk_tls is not None else {}),
         ),
         make_links=lambda users: PeerLinks(

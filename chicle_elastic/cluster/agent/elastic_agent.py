@@ -13,7 +13,7 @@ import torch
 from torch.distributed.elastic.agent.server import ElasticAgent as TorchAgent
 from torch.distributed.elastic.agent.server import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.multiprocessing import PContext, RunProcsResult, start_processes
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.launcher import LaunchConfig
 
@@ -21,6 +21,7 @@ from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.node_agent import NodeAgent
 from chicle_elastic.cluster.options import NodeOptions
 from chicle_elastic.cluster.rendezvous.handler import BACKEND, ChicleRendezvousHandler
+from chicle_elastic.cluster.rendezvous.torchrun_plugin import create
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.versions import warn_if_untried
@@ -57,6 +58,7 @@ class ElasticAgent(NodeAgent, TorchAgent):
             node=options.node,
             secret_file=options.secret_file,
         )
+        rendezvous_handler_registry.register(BACKEND, create)  # for an installation without entry points, too
         handler = get_rendezvous_handler(parameters)
         if not isinstance(handler, ChicleRendezvousHandler):
             raise UsageError(f"the rendezvous {BACKEND!r} of this environment is not Chicle's but {type(handler)}")
@@ -83,10 +85,11 @@ class ElasticAgent(NodeAgent, TorchAgent):
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a rendezvous of the members of a round."""
-        self._handler.expect(round=round, members=members)
-        info = self._handler.next_rendezvous()
-        group: Any = self._group  # its fields are declared as None
-        group.group_rank, group.group_world_size = info.rank, info.world_size
+        with self._meeting:  # the rendezvous before, which was abandoned, may not have ended
+            self._handler.expect(round=round, members=members)
+            info = self._handler.next_rendezvous()
+            group: Any = self._group  # its fields are declared as None
+            group.group_rank, group.group_world_size = info.rank, info.world_size
         super().meet(round, members)
 
     def start_task(self, *, is_restart: bool = False) -> int:
@@ -101,11 +104,11 @@ class ElasticAgent(NodeAgent, TorchAgent):
         assert config.logs_specs is not None
         prefixes = None
         if (template := config.log_line_prefix_template) is not None:
-            prefixes = {0: Template(template).safe_substitute(role_name=config.role, local_rank=0)}
+            prefixes = {0: Template(template).safe_substitute(role_name=config.role, local_rank=0, rank=-1)}
         self._process = start_processes(
             name=config.role,
             entrypoint=self._entrypoint,
-            args={0: tuple(self._command)},
+            args={0: tuple(str(word).replace("${local_rank}", "0") for word in self._command)},
             envs={0: dict(self.task_environment())},
             logs_specs=config.logs_specs,
             log_line_prefixes=prefixes,

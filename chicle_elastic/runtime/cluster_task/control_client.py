@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.headers import StateHeader
 from chicle_elastic.chunks.views import Chunk
-from chicle_elastic.errors import ChunkCorruptError, ProtocolError, UsageError
+from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
@@ -165,7 +165,7 @@ class ControlClient:
 
     def _parse_precopied(self, placement: control.Placement) -> None:
         # By now the agent may be writing another chunk into the slot.
-        with contextlib.suppress(ChunkCorruptError, ProtocolError, UsageError):
+        with contextlib.suppress(ChicleError):
             content = self.arena(placement.arena).view(placement.slot)
             assert self._loader is not None
             rows = layout.find_rows(content, where="pre-copied rows", outside=self._loader.outside)

@@ -27,6 +27,7 @@ The model keeps its address in memory from the first to the last round.
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 import threading
 import traceback
@@ -34,9 +35,11 @@ import zlib
 from collections.abc import Iterator
 
 from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import is_shared
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import (
+    ChunkCorruptError,
     DataError,
     JobFailedError,
     PeerLostError,
@@ -197,6 +200,7 @@ class ClusterTask:
                 rows=tuple(info.num_rows for info in infos),
                 size_bytes=tuple(info.size_bytes for info in infos),
                 slot_bytes=slot_bytes,
+                data=job.source.fingerprint()[:16] if isinstance(job.source, ChunkFolder) else "",
                 merged=self._resumption.found,
                 parameters=self._resumption.parameters,
                 checkpoints="" if settings is None else settings.pace,
@@ -313,7 +317,13 @@ class ClusterTask:
 
     def _attach(self, order: control.Attach) -> None:
         attached = set(self._task.attached)
-        added = [self._decode(placement) for placement in order.added]
+        try:
+            added = [self._decode(placement) for placement in order.added]
+        except (DataError, ChunkCorruptError):
+            if not is_shared(self._job.source):
+                raise
+            traceback.print_exc()  # this host cannot read rows of its folder: the others go on without its task
+            os._exit(1)
         # An agent attaches all chunks again to a restarted task, which has none of the removed ones.
         removed = [chunk for chunk in (*order.removed, *added) if chunk in attached]
         self._task.attach(added, list(dict.fromkeys(removed)))

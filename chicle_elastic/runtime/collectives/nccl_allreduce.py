@@ -10,9 +10,9 @@ while they compute by its sockets, as without NCCL, and no kernel waits for memb
 Waiting. NCCL's errors come asynchronously, and the death of a peer may never become one: then the kernel spins. So the
 waiting thread polls whether the sum has ended, and between two polls whether the group is broken.
 
-No watchdog. torch gives such a group two threads that end the *process* after an error or a timeout, and torch's
-elastic agent asks for that (TORCH_NCCL_ASYNC_ERROR_HANDLING=1). Here a task outlives its peers: the group is made under
-TORCH_NCCL_BLOCKING_WAIT=1, with which torch starts neither (read in its source), and polling raises the error.
+No watchdog. torch gives such a group two threads that end the *process* after an error or a timeout. Here a task
+outlives its peers: the group is made under TORCH_NCCL_BLOCKING_WAIT=1, with which torch starts neither (read in its
+source), and polling raises the error.
 
 Breaking. Only `abort` ends a kernel; it may take long, and has hung in versions of NCCL. A thread of its own calls it,
 which keeps the memory alive that the kernel may still write into. No thread may poll a group that is being aborted: it

@@ -77,13 +77,19 @@ def flops_of(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     """Return the operations of a step per sample, forward and backward, as torch counts them; 0 where it cannot."""
     was_training = module.training
     images = torch.zeros(2, *input_shape, device=next(module.parameters()).device)
+    backends: Any = torch.backends
+    had_fast_path, had_onednn = backends.mha.get_fastpath_enabled(), backends.mkldnn.enabled
     try:
+        backends.mha.set_fastpath_enabled(False)  # fused attention and recurrence hide their products
+        backends.mkldnn.enabled = False
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             module.eval()(images)
     except Exception:  # a module that runs, though not under a counter
         return 0
     finally:
         module.train(was_training)
+        backends.mha.set_fastpath_enabled(had_fast_path)
+        backends.mkldnn.enabled = had_onednn
     return int(3 * counter.get_total_flops() // 2)
 
 

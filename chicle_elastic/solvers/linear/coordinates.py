@@ -286,7 +286,8 @@ class CoordinatePasses:
             race.begin(self._left(newton.relative_left))
         self._has_turned = False
         self.visit_all()  # Newton steps move duals that were settled
-        newton.run(budget, lambda: race.is_over(newton.work - before))
+        with np.errstate(over="ignore", invalid="ignore"):
+            newton.run(budget, lambda: race.is_over(newton.work - before))
         newton.write_duals()
         delta = newton.w() - w
         self._last_gap = float(np.max(newton.relative_gaps))
@@ -297,6 +298,8 @@ class CoordinatePasses:
         is_stuck = newton.is_stuck
         if is_stuck and isinstance(newton, KinkedNewton):  # the other steps correct duals that rounding has spoiled
             self._newton, self._is_kernel_stuck, is_stuck = None, True, False
+            if not np.isfinite(newton.gaps).all():  # no step at all, and a trainer takes infinity for the end
+                return self._newton_steps(model, budget)
         elif is_stuck or self._last_gap <= SLIGHT:
             self._end_newton(is_stuck=is_stuck)
             self._local.forget("rows")

@@ -126,9 +126,10 @@ class LinearTrainer(CertifiedTrainer):
         if self.algorithm == "cocoa":
             return NO_PROGRESS
         method = self._choice(schema, num_tasks).method
-        is_slow = state is not None and not state.descends
+        has_too_many = state is not None and state.phase is WorkingSetPhase.GIVE_UP
+        is_slow = state is not None and not (state.descends or has_too_many)
         is_large = state is not None and (
-            state.phase is WorkingSetPhase.GIVE_UP or (state.descends and Loss.named(self.loss) is not Loss.HINGE)
+            (has_too_many and num_tasks > 1) or (state.descends and Loss.named(self.loss) is not Loss.HINGE)
         )
         if method is Method.NEWTON or is_large or np.array_equal(progress, GIVEN_UP):
             return CertifiedTrainer.begin(self, schema, model, NO_PROGRESS, num_tasks)
