@@ -204,7 +204,9 @@ PAGE = """# Several nodes on one machine
 
 `n_workers` on one machine is for trying a cluster out: its agents share the cores that one process uses, so at best
 they take as long. What they add is their start and a message between them per iteration. Nodes pay where rows do not
-fit into one machine's memory, or where a fit computes long. {projection}
+fit into one machine's memory, or where a fit computes long.
+
+{projection}
 """
 
 
@@ -229,7 +231,7 @@ def projection(rows: list[Row]) -> str:
                 cells.append(f"{compute_s / (4 * hosts) + row.details['iterations'] * sum_s:.2f} s")
             lines.append(f"| {row.what.removesuffix(': one process')}, {gigabits} Gbit/s | " + " | ".join(cells) + " |")
     return (
-        "The table divides the time of one process among hosts, and adds for each iteration what a ring takes to sum "
+        "The table divides the time of one process among hosts, and adds for each iteration what a ring takes to sum\n"
         "an update and 2 ms:" + "\n".join(lines)
     )
 
