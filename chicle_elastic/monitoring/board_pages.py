@@ -51,7 +51,7 @@ class StepTexts:
 
 
 class Journal:
-    """What happened, in pages."""
+    """Keep what happened, in pages."""
 
     def __init__(self) -> None:
         self._page = 1
@@ -74,7 +74,7 @@ class Journal:
             self._has_news = True
 
     def pages(self, unix_s: float, *, is_last: bool = False) -> list[tuple[str, int, str]]:
-        """What has to be written now. Returns pages: tag, step and Markdown."""
+        """Return what has to be written now, as pages: tag, step and Markdown."""
         full, self._num_written = self._full[self._num_written :], len(self._full)
         if self._has_news and (is_last or unix_s - self._written_s >= WRITTEN_EVERY_S):
             self._has_news, self._written_s = False, unix_s

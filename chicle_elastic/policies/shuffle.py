@@ -97,8 +97,9 @@ class Shuffle(Policy):
 
 
 def fall_of(figures: Sequence[Mapping[str, float]]) -> tuple[str, float] | None:
-    """By which share of itself the trainer's figure falls per iteration, on average over the last `WINDOW`. Returns
-    (name of the figure, share; negative where it rises); None where no figure is known and > 0 in two iterations."""
+    """Return the figure of the trainer and the share of itself by which it falls per iteration, over the last `WINDOW`.
+
+    The share is negative where the figure rises; None where no figure is known and > 0 in two iterations."""
     for name in FIGURES:
         known = [(number, values[name]) for number, values in enumerate(figures[-WINDOW:]) if values.get(name, 0.0) > 0]
         if len(known) > 1:

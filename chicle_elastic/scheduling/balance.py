@@ -17,7 +17,7 @@ from chicle_elastic.values import ChunkInfo
 
 
 def improves(info: ChunkInfo, source: int, target: int) -> bool:
-    """Whether the move of a chunk brings two nodes closer to their shares together."""
+    """Say whether the move of a chunk brings two nodes closer to their shares together."""
     return source > 0 > target and 0 < info.num_rows < source - target
 
 

@@ -117,7 +117,7 @@ def observe(
     arriving: Mapping[NodeId, tuple[int, int]],
     offer: ResourceOffer,
 ) -> Observations:
-    """What policies see after an iteration. Pure."""
+    """Return what policies see after an iteration. Pure."""
     none = 0, 0
     last = recent.training[-1] if recent.training else TrainingState()
     return Observations(

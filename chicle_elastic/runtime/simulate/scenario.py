@@ -68,7 +68,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedMachine:
-    """What named nodes and those of a supply have in common."""
+    """Hold what named nodes and those of a supply have in common."""
 
     name: str  # of the node; of several the start of the names, "fast" for fast-0, fast-1 and so on
     speed: float = 1.0  # samples per second, relative to `row_s`, > 0: 0.5 is half as fast

@@ -64,7 +64,7 @@ class VirtualNode:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has not been lost or let go."""
+        """Say whether it has not been lost or let go."""
         return self.ended_s is None
 
 

@@ -39,7 +39,7 @@ class CheckpointSettings:
         return f"{self.every_iterations} iterations, {self._every_s:g} s"
 
     def is_due(self, record: IterationRecord, before: IterationRecord | None) -> bool:
-        """Whether one is written after an iteration; the same in every task, as records are."""
+        """Say whether one is written after an iteration; the same in every task, as records are."""
         if self.every_iterations and record.iteration % self.every_iterations == 0:
             return True
         every_s = self._every_s
