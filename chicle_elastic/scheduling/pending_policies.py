@@ -312,7 +312,7 @@ def moves_of(actions: Sequence[object]) -> dict[tuple[NodeId, NodeId], int]:
 def flaw_of(
     actions: object, num_chunks: Mapping[NodeId, int], parameters: Mapping[str, float] | None = None
 ) -> str | None:
-    """What is wrong with the actions of a decision, in words; None if they can be tried."""
+    """Say what is wrong with the actions of a decision; None if they can be tried."""
     if not isinstance(actions, Sequence) or isinstance(actions, str):
         return f"actions are {actions!r} and not a sequence of actions"
     for action in actions:

@@ -137,7 +137,7 @@ def side_after(side: int) -> int:
 
 
 def columns_for(num_features: int, input_shape: tuple[int, ...]) -> Any:
-    """Where the features of a flat sample go in an input with more values than that; the others stay zero.
+    """Find where the features of a flat sample go in an input with more values than that; the others stay zero.
 
     They fill the smallest square that has room for them, row by row, in the middle of the image: so features that were
     a small square image stay one, and few features are not in a corner that few filters see.

@@ -29,7 +29,7 @@ def test_only_the_block_of_that_name_is_replaced() -> None:
 
 
 def test_a_page_that_is_rewritten_as_a_whole_keeps_what_people_wrote(tmp_path: Path) -> None:
-    """What stands below the mark stays, and a quick run changes nothing."""
+    """Keep what stands below the mark; a quick run changes nothing."""
     written = tmp_path / "page.md"
     written.write_text(f"old\n{END_OF_MEASURED}\nWhat was learnt.\n", encoding="utf-8")
     for arguments, measured in ((["--quick"], "old\n"), ([], "new\n")):

@@ -45,7 +45,7 @@ class KinkedNewton:
 
     @property
     def work(self) -> float:
-        """What all steps have cost so far."""
+        """Return what all steps have cost so far."""
         return float(self._stats[:, kernels.STEPS].sum()) * step_work(self._local.tables)
 
     @property
@@ -56,7 +56,7 @@ class KinkedNewton:
 
     @property
     def gaps(self) -> Array:
-        """Of the best duals and their w, per output, shape (outputs,)."""
+        """Return the gaps of the best duals and their w, shape (outputs,)."""
         return self._stats[:, kernels.GAP].copy()
 
     @property

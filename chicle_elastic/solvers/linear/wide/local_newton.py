@@ -81,7 +81,7 @@ class LocalNewton:
 
     @property
     def work(self) -> float:
-        """What all steps have cost so far."""
+        """Return what all steps have cost so far."""
         return sum(rows.work for rows in self._rows)
 
     @property
@@ -91,7 +91,7 @@ class LocalNewton:
 
     @property
     def gaps(self) -> Array:
-        """Of the best duals and their w, per output, shape (outputs,)."""
+        """Return the gaps of the best duals and their w, shape (outputs,)."""
         return np.array([finish.gap for finish in self.finishes])
 
     @property

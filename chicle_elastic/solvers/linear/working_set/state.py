@@ -81,12 +81,12 @@ class WorkingSetState(ProgressState):
 
     @property
     def descends(self) -> bool:
-        """Whether the next pass is one of coordinate descent."""
+        """Say whether the next pass is one of coordinate descent."""
         return self.phase is WorkingSetPhase.DESCEND
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is left to do."""
+        """Say whether nothing is left to do."""
         return self.phase is WorkingSetPhase.REST
 
     def sums_size(self, problem: Any = None) -> int:
