@@ -14,6 +14,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import penalised as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1 import steps
+from chicle_elastic.solvers.linear.l1.columns import Columns
 from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
 from chicle_elastic.solvers.linear.l1.steps import working_set
@@ -203,6 +204,24 @@ def test_certificates_that_are_refused_without_progress_end_the_job():
     assert 1e-12 < trainer.relative_gap(outcome.model, outcome.certificate) < 1e-3
     endless = dataclasses.replace(trainer, tol=0.0)
     assert len(InProcess().run(Job(trainer=endless, source=source, max_iterations=200)).history) == 200
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+def test_columns_and_a_working_set_lead_to_the_same_objective(monkeypatch, loss):
+    """Whichever is the less work: with no work for columns, with as much as they like, and as counted."""
+    rng = np.random.default_rng(4)
+    X = sparse.csr_matrix((np.ones(4000), rng.zipf(1.3, 4000) % 5000, np.arange(0, 4001, 10)), shape=(400, 5000))
+    y = (np.asarray(X[:, 1:6].sum(axis=1)).ravel() + rng.normal(size=400) > 4).astype(np.int32)
+    outcomes, counted = [], Columns.work_of_products
+    for work in (lambda *_: 0.0, lambda *_: np.inf, counted):
+        monkeypatch.setattr(Columns, "work_of_products", work)
+        trainer = L1Trainer(loss=loss, C=0.5, tol=1e-8)
+        outcomes.append(
+            InProcess().run(Job(trainer=trainer, source=ArraySource(X, y, num_classes=2), max_iterations=99))
+        )
+    for outcome in outcomes:
+        assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-8
+        assert outcome.model.any()
 
 
 def csc(n=30, d=12, seed=0, dtype=np.float64):

@@ -1,6 +1,7 @@
 """The local part of a model with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,15 +131,25 @@ class L1Solver(PassSolver):
 
         if self._columns is None:
             self._columns = Columns(self.local.tables, self.local.intercept, self._objective)
-        return self._columns.direction(
+        chosen = steps.chosen(state, w, output, self._objective)
+        num_weights, num_held = int(np.count_nonzero(w)), int(np.count_nonzero(w[chosen]))
+        direction, is_given_up = self._columns.direction(
             slopes,
             curvatures,
             output.slopes,
             w,
             damping=steps.damping(state, output, self._objective),
             accuracy=steps.accuracy(output),
+            limit=self._columns.work_of_products(chosen, num_weights) if num_held == num_weights else np.inf,
             budget=budget,
         )
+        if is_given_up:
+            products = np.zeros(len(chosen) * (len(chosen) + 1) // 2)
+            output = replace(output, columns=chosen, products=products)
+            self._multiply(state, output, curvatures, products)
+            direction[:] = 0.0
+            direction[chosen], _ = steps.solution(state, output, chosen, w[chosen], self._objective)
+        return direction
 
     def evaluate_rows(self, model: Array, progress: Array) -> Update:
         """Return as delta v of the duals; as metrics rows, and per output sums of losses, of dual values and `size`."""

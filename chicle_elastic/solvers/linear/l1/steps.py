@@ -18,8 +18,8 @@ Sums do not depend on which task has a row, and so the number of passes is the s
 products of all columns cost little, W always has all of them, and EVALUATE brings them along. Else W has the columns
 with a weight and those that are closest to having one (Celer's rule and size; Massias, Gramfort and Salmon 2018).
 
-A task that is alone and has sparse rows of many columns with classes goes without products and W: in a pass of its own
-(COLUMNS) it finds the direction from the columns of its rows (`columns`).
+A task that is alone and has sparse rows of many columns with classes does both in a pass of its own (COLUMNS), and goes
+without products and W where the direction is found with less work from the columns of its rows (`columns`).
 
 Of the squared loss (lasso and elastic net, as scikit-learn's ElasticNet has them, with residuals r_i, weights s_i and
 their sum S: sum_i s_i r_i^2 / (2 S) + alpha l1_ratio |w|_1 + alpha (1 - l1_ratio)/2 |w|^2) the model is the objective.
@@ -100,7 +100,7 @@ def advance(state: L1State, objective: Objective, model: Array, sums: Array, wei
         elif output.phase is NewtonPhase.COLUMNS and state.is_alone:
             _go(state, output, part.copy())
         elif output.phase is NewtonPhase.COLUMNS:  # another task has come while this one was at work
-            _begin_solution(state, w, output, objective)
+            _beginsolution(state, w, output, objective)
     return following
 
 
@@ -172,7 +172,7 @@ def _evaluated(state: L1State, w: Array, output: L1Output, part: Array, weight: 
         output.products = part[end:].copy()
         _solve(state, w, output, objective)
     else:
-        _begin_solution(state, w, output, objective)
+        _beginsolution(state, w, output, objective)
 
 
 def _leads_on(direction: Array) -> bool:
@@ -209,12 +209,12 @@ def _centred(state: L1State, output: L1Output, objective: Objective) -> Array:
     return objective.penalised(slopes)
 
 
-def _begin_solution(state: L1State, w: Array, output: L1Output, objective: Objective) -> None:
+def _beginsolution(state: L1State, w: Array, output: L1Output, objective: Objective) -> None:
     """From the columns of one task, from products of a working set, or from those that are kept and not too rough."""
     if state.has_columns and state.is_alone:
         output.phase = NewtonPhase.COLUMNS
         return
-    columns = output.columns if state.is_whole else _chosen(state, w, output, objective)
+    columns = output.columns if state.is_whole else chosen(state, w, output, objective)
     is_known = len(output.products) > 0 and np.isin(columns, output.columns).all()
     if is_known and output.is_rough and output.num_still:  # float32 has no room for more
         is_known, output.is_rough, columns = False, False, output.columns
@@ -224,7 +224,7 @@ def _begin_solution(state: L1State, w: Array, output: L1Output, objective: Objec
         output.products, output.columns, output.phase = NOTHING, columns, NewtonPhase.MULTIPLY
 
 
-def _chosen(state: L1State, w: Array, output: L1Output, objective: Objective) -> Array:
+def chosen(state: L1State, w: Array, output: L1Output, objective: Objective) -> Array:
     """Choose the columns of the next working set, ascending, int64."""
     weights, norms = objective.penalised(w), objective.penalised(state.norms)
     slopes = _centred(state, output, objective) - objective.l2 * weights
@@ -265,7 +265,7 @@ def _solve(state: L1State, w: Array, output: L1Output, objective: Objective) -> 
     """Find where the second order model is least over the weights of W, and go there; `w` is written at the end."""
     places = output.columns if len(output.columns) else np.arange(state.D)
     direction = np.zeros(state.D)
-    direction[places], is_found = _solution(state, output, places, w[places], objective)
+    direction[places], is_found = solution(state, output, places, w[places], objective)
     if not state.is_parabola:
         output.products, output.columns = NOTHING, NO_NUMBERS
     is_last = state.is_alone and state.is_parabola and state.is_whole and is_found
@@ -286,7 +286,7 @@ def _go(state: L1State, output: L1Output, direction: Array) -> None:
         output.phase, output.direction = NewtonPhase.REST, np.zeros(state.D)
 
 
-def _solution(state: L1State, output: L1Output, places: Array, w: Array, objective: Objective) -> tuple[Array, bool]:
+def solution(state: L1State, output: L1Output, places: Array, w: Array, objective: Objective) -> tuple[Array, bool]:
     """Find the changes of w to where the second order model is least over these places, and whether they are exact."""
     size, l1, l2 = len(places) - objective.has_free_intercept, objective.l1, objective.l2
     num_products = size * (size + 1) // 2
