@@ -1,5 +1,6 @@
 """What policies on nodes read from observations: how fast a figure falls, what an iteration takes, who can go.
 
+    totals_of_iterations   samples that all tasks together have processed
     settled     iterations since the number of nodes last changed
     fall        by what share the figure falls in an iteration, as long as the number of nodes was this one
     iterations_left   until the figure is at a target
@@ -41,6 +42,16 @@ def takes_all(observations: Observations) -> bool:
     """Whether the last iteration processed all rows of the nodes, as CoCoA does, and not a part, as local SGD does."""
     last = [reports[-1].samples for reports in observations.reports.values() if reports]
     return sum(last) >= 0.9 * sum(observations.samples.values()) > 0
+
+
+def totals_of_iterations(observations: Observations, window: int) -> list[int]:
+    """Return the samples that the tasks which are still there processed in the last iterations, the last one first. The
+    sum hardly depends on who had which rows then."""
+    length = min(window, max(map(len, observations.reports.values()), default=0))
+    return [
+        sum(reports[-back].samples for reports in observations.reports.values() if len(reports) >= back)
+        for back in range(1, length + 1)
+    ]
 
 
 def settled(observations: Observations) -> int:

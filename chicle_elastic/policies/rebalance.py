@@ -1,12 +1,13 @@
 """Rebalancing (the paper's section on load balancing): chunks go from slower to faster tasks until all end together.
 
-    t_k   seconds per sample of task k: the median over its last `window` iterations
-    T_k   = t_k n_k, seconds that an iteration of its n_k samples takes
-    T*    = n / sum(1 / t_k), what an iteration would take if all tasks ended together
+    t_k   seconds per sample of task k: the median over its last `window` iterations, or those since its speed changed
+    q     share of the rows that an iteration processes: 1 for coordinate descent, K L H / n for local SGD
+    T_k   = t_k q n_k, seconds that an iteration of its n_k rows takes
+    T*    = q n / sum(1 / t_k), what an iteration would take if all tasks ended together
 
 Tasks are ranked by T_k. Where the slowest and the fastest differ by more than the time of one chunk, and by more than
-noise explains, every task above T* gives away the part `gain` of its surplus (n_k - T* / t_k), to those furthest below.
-Nothing moves when the slowest task has but one chunk left: all wait for it, however the others share theirs.
+noise explains, every task above T* gives away the part `gain` of its surplus n_k - T* / (q t_k), to those furthest
+below. Nothing moves when the slowest task has but one chunk left: all wait for it, however the others share theirs.
 
 Noise. The median of m reports with relative deviation s has a standard error of about 1.25 s / sqrt(m). s is the median
 absolute deviation, taken over the windows of all tasks, so that a task whose speed has just changed does not hide it
@@ -14,6 +15,10 @@ behind its own scatter; a few imaginary reports with the deviation `noise` keep 
 A difference counts when it is `confidence` standard errors large, and half a one more with every doubling of the tasks,
 because the largest of many differences is large by chance. So many precise reports allow the last chunk to move, and
 few or noisy ones only what is obvious.
+
+Changes. A median over all of the window follows a change of speed only after half of it. So where the last two reports
+of a task or more all differ from the median of those before them by `confidence` deviations, in the same direction,
+they alone count. One report does not do: a process that was held up once is as slow as before in the next iteration.
 
 T_k is predicted from the present n_k, so chunks that have just moved are in it, and old reports stay useful.
 
@@ -23,13 +28,14 @@ needs less than `min_iteration_s`.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, require_number, require_reports
-from chicle_elastic.values import TaskReport
+from chicle_elastic.policies.pace import totals_of_iterations
 
 MEDIAN_ERROR = 1.2533  # standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)
 MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
@@ -43,12 +49,13 @@ class Rebalance(Policy):
     On by default in a cluster.
 
     Attributes:
-        window: Iterations whose median counts, >= `min_reports` and <= 32: a change of speed is seen after half of
-            them.
+        window: Iterations whose median counts, >= `min_reports` and <= 32: a change of speed by less than `confidence`
+            deviations is seen after half of them.
         min_reports: Iterations that a task must have done before it is judged, >= 2.
         gain: Part of a surplus that one decision moves, > 0 and <= 1.
         noise: Relative scatter of iteration times that is assumed as long as little is known, >= 0.
-        confidence: Standard errors that the difference of two tasks must have, >= 0.
+        confidence: Standard errors that the difference of two tasks must have, and deviations that a change of
+            speed must have to be seen at once, >= 0.
         min_iteration_s: Seconds that an iteration of the slowest task must take for a move to be worth it, >= 0.
 
     A runtime or an estimator takes it, and a grid search varies its fields:
@@ -79,43 +86,67 @@ class Rebalance(Policy):
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """Moves from the slowest tasks to the fastest, or None while they differ by less than counts."""
-        tasks = [task for node in observations.num_chunks if (task := self._judge(node, observations)) is not None]
-        if len(tasks) < 2:
+        totals = totals_of_iterations(observations, self.window)
+        usual = median(totals) if totals else 0.0
+        # Where an epoch of local SGD ends, few samples have to bear what an iteration takes beside them.
+        counted = [back for back, total in enumerate(totals, start=1) if 2 * total >= usual > 0]
+        seen = {node: known for node in observations.num_chunks if (known := self._seen(node, counted, observations))}
+        if len(seen) < 2:
             return None
+        scatter, part = self._scatter(seen.values()), min(1.0, usual / sum(observations.samples.values()))
+        tasks = [self._judge(node, sample_s, scatter, part, observations) for node, sample_s in seen.items()]
         tasks.sort(key=lambda task: task.time_s)
         fastest, slowest = tasks[0], tasks[-1]
         if slowest.time_s < self.min_iteration_s:
             return None
-        scatter = self._scatter(tasks)
         num_errors = self.confidence + 0.5 * math.log2(len(tasks) / 2)
         noise_s = num_errors * math.hypot(slowest.error(scatter), fastest.error(scatter))
         if slowest.time_s - fastest.time_s <= max(fastest.chunk_s, noise_s):
             return None
-        together_s = sum(task.rows for task in tasks) / sum(1 / task.sample_s for task in tasks)
+        together_s = sum(task.samples for task in tasks) / sum(1 / task.sample_s for task in tasks)
         moves = self._moves(tasks, together_s)
         if all(source != slowest.node for source, _ in moves):
             return None  # all wait for it, and it has nothing to give away
         return Decision(actions=MoveChunks.of(moves), reason=_reason(tasks, moves, observations))
 
-    def _judge(self, node: NodeId, observations: Observations) -> "_Task | None":
-        """A task as it is ranked; None while too little is known of it, or it has nothing to be judged by."""
-        reports = [report for report in observations.reports.get(node, ()) if report.samples > 0]
-        sample_s = [seconds for report in reports[-self.window :] if (seconds := _seconds_per_sample(report)) > 0]
+    def _seen(self, node: NodeId, counted: list[int], observations: Observations) -> list[float]:
+        """Seconds per sample of a task in these iterations, counted from the last one; the oldest first, and none while
+        too little is known of it."""
+        reports = observations.reports.get(node, ())
+        known = [reports[-back] for back in reversed(counted) if back <= len(reports)]
+        sample_s = [report.duration_s / report.samples for report in known if report.samples and report.duration_s > 0]
+        has_rows = observations.num_chunks[node] and observations.samples[node]
+        return sample_s if has_rows and len(sample_s) >= self.min_reports else []
+
+    def _judge(
+        self, node: NodeId, sample_s: list[float], scatter: float, part: float, observations: Observations
+    ) -> "_Task":
+        """A task as it is ranked."""
         num_chunks, rows = observations.num_chunks[node], observations.samples[node]
-        if len(sample_s) < self.min_reports or not num_chunks or not rows:
-            return None
         capacity, used = observations.capacity_bytes[node], observations.used_bytes[node]
         room = None if capacity is None else max(0, (capacity - used) * num_chunks // max(used, 1))
-        middle_s = median(sample_s)
-        # One of them is (nearly) the median itself, and would make few reports look quieter than they are.
-        deviations = tuple(sorted(abs(s / middle_s - 1) for s in sample_s)[1:])
-        return _Task(node, middle_s, rows, num_chunks, room, deviations)
+        now_s = self._since_change(sample_s, scatter)
+        return _Task(node, median(now_s), part * rows, num_chunks, room, len(now_s))
 
-    def _scatter(self, tasks: "list[_Task]") -> float:
-        deviations = [deviation for task in tasks for deviation in task.deviations]
-        seen = MAD_TO_DEVIATION * median(deviations)
+    def _since_change(self, sample_s: list[float], scatter: float) -> list[float]:
+        """The reports since the speed of the task has changed; all of them where it has not."""
+        least = 1.0 + self.confidence * scatter
+        for begin in range(self.min_reports, len(sample_s) - 1):
+            before_s, now_s = median(sample_s[:begin]), sample_s[begin:]
+            if min(now_s) > least * before_s or max(now_s) * least < before_s:
+                return now_s
+        return sample_s
+
+    def _scatter(self, seen: Iterable[list[float]]) -> float:
+        """Relative deviation of a report."""
+        deviations = []
+        for sample_s in seen:
+            middle_s = median(sample_s)
+            # One of them is (nearly) the median itself, and would make few reports look quieter than they are.
+            deviations += sorted(abs(seconds / middle_s - 1) for seconds in sample_s)[1:]
+        seen_scatter = MAD_TO_DEVIATION * median(deviations)
         weight = len(deviations)
-        return math.sqrt((NUM_IMAGINARY * self.noise**2 + weight * seen**2) / (NUM_IMAGINARY + weight))
+        return math.sqrt((NUM_IMAGINARY * self.noise**2 + weight * seen_scatter**2) / (NUM_IMAGINARY + weight))
 
     def _moves(self, tasks: "list[_Task]", together_s: float) -> dict[tuple[NodeId, NodeId], int]:
         """Surplus chunks of slow tasks, dealt to fast ones; at least one chunk from the slowest to the fastest."""
@@ -141,15 +172,15 @@ class Rebalance(Policy):
 class _Task(NamedTuple):
     node: NodeId
     sample_s: float
-    rows: int
+    samples: float  # of an iteration
     num_chunks: int
     room_chunks: int | None
-    deviations: tuple[float, ...]
+    num_reports: int
 
     @property
     def time_s(self) -> float:
         """Seconds of an iteration."""
-        return self.sample_s * self.rows
+        return self.sample_s * self.samples
 
     @property
     def chunk_s(self) -> float:
@@ -158,15 +189,11 @@ class _Task(NamedTuple):
 
     def error(self, scatter: float) -> float:
         """Standard error of `time_s`, in seconds."""
-        return MEDIAN_ERROR * scatter / math.sqrt(len(self.deviations) + 1) * self.time_s
+        return MEDIAN_ERROR * scatter / math.sqrt(self.num_reports) * self.time_s
 
     def most(self, count: float) -> float:
         """Cap a number of chunks by the free capacity of the task's node."""
         return count if self.room_chunks is None else min(count, self.room_chunks)
-
-
-def _seconds_per_sample(report: TaskReport) -> float:
-    return report.duration_s / report.samples
 
 
 def _reason(tasks: "list[_Task]", moves: dict[tuple[NodeId, NodeId], int], observations: Observations) -> str:

@@ -4,7 +4,7 @@ An iteration takes each node the seconds that its samples cost there, with noise
 exact, and 100 iterations take milliseconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class Speeds:
         noise: Relative standard deviation of an iteration's time.
         seed: Of the noise.
         travel: Iterations that the rows of a chunk are on their way; None where chunks move at once.
+        part: Share of its samples that a node processes in an iteration, by which costs go.
     """
 
     def __init__(
@@ -40,10 +41,14 @@ class Speeds:
         seed: int = 0,
         capacity_bytes: int | None = None,
         travel: int | None = None,
+        part: float = 1.0,
     ) -> None:
         self.costs_s = dict(costs_s)
         self.iteration_s: list[float] = []
-        self._noise, self._rng = noise, np.random.default_rng(seed)
+        self._part = part
+        self._rng = np.random.default_rng(seed)
+        # By node and iteration, what a time is multiplied by; may be set to something else.
+        self.noise_of: Callable[[str, int], float] = lambda *_: max(0.1, 1 + noise * self._rng.normal())
         self._travel = travel
         self._num_iterations = 0
         self._sent: list[tuple[int, effects.PrecopyChunk]] = []
@@ -88,8 +93,9 @@ class Speeds:
             reports = {}
             for node, count in self.counts.items():
                 if count:
-                    seconds = count * ROWS * self.costs_s[node] * max(0.1, 1 + self._noise * self._rng.normal())
-                    reports[NodeId(node)] = TaskReport(samples=count * ROWS, duration_s=seconds)
+                    samples = max(1, round(self._part * count * ROWS))
+                    seconds = samples * self.costs_s[node] * self.noise_of(node, order.iteration)
+                    reports[NodeId(node)] = TaskReport(samples=samples, duration_s=seconds)
             self.iteration_s.append(max(report.duration_s for report in reports.values()))
             self.stage.tell(events.IterationFinished(round=order.round, iteration=order.iteration, reports=reports))
             self.stage.answer()

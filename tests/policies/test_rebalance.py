@@ -1,10 +1,16 @@
 """Rebalancing on virtual nodes with speeds: how fast, how well, how quiet."""
 
+from statistics import median
+
+import numpy as np
 import pytest
 
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.rebalance import Rebalance
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.values import Observations, TaskReport
+from tests.house.sources import ROOT
 from tests.policies.speeds import Speeds
 
 
@@ -87,15 +93,89 @@ def test_noise_does_not_hide_a_slow_node(seed):
     assert nodes.num_decisions <= 8
 
 
-def test_it_follows_a_node_that_becomes_slower():
-    """1.5x from one iteration to the next: half a window later chunks begin to go, and ten later they have."""
-    nodes = speeds(1.0, 1.0).run(30)
+@pytest.mark.parametrize("part", [1.0, 0.05], ids=["a pass", "steps of local SGD"])
+@pytest.mark.parametrize(("count", "factor"), [(2, 1.5), (2, 3.0), (4, 1.5), (16, 2.0)])
+def test_it_follows_a_node_that_becomes_slower(count: int, factor: float, part: float):
+    """The first chunks go at the boundary after the second slow iteration, and ten iterations later all have that
+    should; so it is when the node is well again."""
+    nodes = speeds(*[1.0] * count, part=part).run(30)
     assert nodes.num_decisions == 0
-    nodes.costs_s["n1"] = 1.5
-    assert nodes.throughput() < 0.85
-    assert nodes.run(15).throughput() >= 0.95
+    for cost_s in (factor, 1.0):
+        before = nodes.num_decisions
+        nodes.costs_s["n1"] = cost_s
+        assert nodes.run(1).num_decisions == before, "one report does not do"
+        assert nodes.run(1).num_decisions == before + 1
+        assert nodes.run(13).throughput() >= 0.95
+
+
+@pytest.mark.parametrize("part", [1.0, 0.05], ids=["a pass", "steps of local SGD"])
+def test_a_change_under_noise_is_seen_within_three_iterations(part: float):
+    """A node becomes twice as slow, 5 % noise: 20 seeds."""
+    for seed in range(20):
+        nodes = speeds(1.0, 1.0, 1.0, 1.0, noise=0.05, seed=seed, part=part).run(30)
+        assert nodes.num_decisions == 0
+        nodes.costs_s["n2"] = 2.0
+        assert nodes.run(3).num_decisions >= 1, seed
+
+
+def test_a_node_that_was_held_up_twice_in_a_row_and_no_more_costs_one_move_at_most():
+    """And by noise alone no report is taken for a change."""
+    nodes = speeds(1.0, 1.0, noise=0.02).run(20)
+    nodes.costs_s["n1"] = 2.0
+    nodes.run(1)
     nodes.costs_s["n1"] = 1.0
-    assert nodes.run(15).throughput() >= 0.95
+    assert nodes.run(20).num_decisions == 0
+
+
+def recorded_noise() -> list[list[float]]:
+    """What each task of recorded jobs on real nodes took per sample, over the median of its neighbours in time."""
+    ratios = []
+    for path in sorted((ROOT / "tests/runtime/simulate/runs").glob("*.gz")):
+        taken: dict[NodeId, list[float]] = {}
+        for step in Replay(path):
+            if isinstance(step.line.event, events.IterationFinished):
+                for node, report in step.line.event.reports.items():
+                    if report.samples:
+                        taken.setdefault(node, []).append(report.duration_s / report.samples)
+        for sample_s in taken.values():
+            middles_s = [median(sample_s[max(0, number - 10) : number + 11]) for number in range(len(sample_s))]
+            if len(sample_s) >= 100:
+                ratios += [(np.array(sample_s) / middles_s).tolist()]
+    return ratios
+
+
+@pytest.mark.parametrize("part", [1.0, 0.05], ids=["a pass", "steps of local SGD"])
+def test_recorded_noise_moves_nothing_and_hides_no_change(part: float):
+    """Twenty jobs of 100 quiet iterations, each with other stretches of the records; then a node is 1.5x slower."""
+    records, rng = recorded_noise(), np.random.default_rng(0)
+    assert len(records) >= 4
+    for _ in range(20):
+        nodes = speeds(1.0, 1.0, 1.0, 1.0, part=part)
+        stretches = {}
+        for node in nodes.costs_s:
+            record = records[rng.integers(len(records))]
+            stretches[node] = np.roll(record, rng.integers(len(record)))
+        nodes.noise_of = lambda node, number, stretches=stretches: stretches[node][number % len(stretches[node])]
+        assert nodes.run(100).num_decisions == 0
+        nodes.costs_s["n3"] = 1.5
+        assert nodes.run(3).num_decisions >= 1
+
+
+def test_an_iteration_of_local_sgd_is_no_epoch():
+    """Tasks that process a twentieth of their rows: the reason and the least duration are of what they do process."""
+    nodes = speeds(1.9e-4, 1e-4, part=0.05, chunks_per_node=200).run(20)
+    assert nodes.num_decisions == 0, "19 ms of the slow one"
+    nodes = speeds(2.2e-4, 1e-4, part=0.05, chunks_per_node=200).run(20)
+    [line, *_] = [line for line in nodes.logs if "Rebalance moves" in line]
+    assert "and 22 ms for an iteration, the fastest task 10 ms" in line
+
+
+def test_the_end_of_an_epoch_says_nothing():
+    """Few samples have to bear what an iteration takes beside them: 10 ms here, at equal speeds."""
+    usual = [TaskReport(samples=100, duration_s=0.11)] * 8
+    last = [TaskReport(samples=4, duration_s=0.014)] * 2
+    reports = {NodeId("n0"): (*usual, *last), NodeId("n1"): (*usual, *[TaskReport(samples=4, duration_s=0.004)] * 2)}
+    assert Rebalance().decide(observe({"n0": 8, "n1": 8}, {"n0": 1.0, "n1": 1.0}, reports=reports)) is None
 
 
 def test_it_follows_slow_drift():
