@@ -56,7 +56,7 @@ def main() -> None:
 
     X, y = load_breast_cancer(return_X_y=True)
     source = ArraySource(scale(X), y.astype(np.int32), max_tasks=3)
-    job = Job(trainer=UnevenCocoa(C=0.1, tol=0.0), source=source, max_iterations=80)
+    job = Job(trainer=UnevenCocoa(C=0.1, tol=0.0, algorithm="cocoa"), source=source, max_iterations=80)
     with LocalCluster(3, policies=(Rebalance(),)) as cluster:
         outcome = cluster.run(job)
     for record in outcome.history:

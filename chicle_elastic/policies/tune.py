@@ -1,10 +1,10 @@
 """Tuning while a job runs: fewer nodes where the gap stalls, or more of them, and a learning rate that follows.
 
-Scale-in (Kaufmann et al. 2018, "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle"). What an
-iteration of CoCoA brings depends on the number of tasks K and on how far the job is. Early on all K bring about the
-same, and many nodes are K times as fast. Later corrections between rows of different tasks are what is left to do,
-and these come once per iteration. From here on half the nodes need less than, or about, half the iterations, so
-giving them back costs no time and saves their price.
+Scale-in (Kaufmann, Parnell and Kourtis 2018, "Elastic CoCoA: Scaling In to Improve Convergence"). What an iteration
+of CoCoA brings depends on the number of tasks K and on how far the job is. Early on all K bring about the same, and
+many nodes are K times as fast. Later corrections between rows of different tasks are what is left to do, and these come
+once per iteration. From here on half the nodes need less than, or about, half the iterations, so giving them back costs
+no time and saves their price.
 
     d      share of the gap that an iteration takes away, over the last `window` iterations with these nodes
 
