@@ -2,16 +2,19 @@
 
 Agents with --log-dir write recordings (NODE.recording.jsonl), and so does InProcess(log_dir=...). The exit code is 0 if
 all effects are equal, and 1 at the first entry where they differ, or where the file cannot be read. With --until the
-state of the scheduler after that entry is printed. Nothing is trained, and no data is needed.
+state of the scheduler after that entry is printed. With --policies the scheduler asks these policies again, where the
+job had them in one process, and does not take their recorded answers. Nothing is trained, and no data is needed.
 """
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.runtime.simulate.policy_sets import policies_of
 from chicle_elastic.scheduling.replaying import Replay, Step, difference_text
 from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.scheduling.snapshot import snapshot
@@ -28,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle replay` takes."""
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="a recording; may be compressed (.gz)")
     parser.add_argument(
+        "--policies",
+        metavar="SET",
+        help="policies to ask again, as for chicle simulate: Rebalance, package.module:Class",
+    )
+    parser.add_argument(
         "--until", type=int, metavar="N", help="print the scheduler's state after entry N (from 1) of one recording"
     )
 
@@ -35,18 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay each file. Raises UsageError when `until` is no entry of the recording, or there are several files,
     ProtocolError when a file cannot be read, or effects differ."""
+    policies = policies_of(arguments.policies or "")
     if arguments.until is None:
         for path in arguments.files:
-            _compare(path)
+            _compare(path, policies)
         return 0
     if len(arguments.files) > 1:
         raise UsageError("--until is for one recording; name one file")
-    _show(arguments.files[0], arguments.until)
+    _show(arguments.files[0], arguments.until, policies)
     return 0
 
 
-def _compare(path: Path) -> None:
-    replay = Replay(path)
+def _compare(path: Path, policies: Sequence[Policy]) -> None:
+    replay = Replay(path, policies)
     for step in replay:
         _require_equal(step)
     parts = f" in {replay.num_parts} parts" if replay.num_parts > 1 else ""
@@ -55,8 +64,8 @@ def _compare(path: Path) -> None:
         print(f"  {note}")
 
 
-def _show(path: Path, until: int) -> None:
-    replay = Replay(path)
+def _show(path: Path, until: int, policies: Sequence[Policy]) -> None:
+    replay = Replay(path, policies)
     for step in replay:
         if step.number == until:
             print("\n".join(state_lines(step)))

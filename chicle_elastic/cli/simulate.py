@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policies",
         action="append",
         metavar="SET",
-        help='policies joined by +, as in "Rebalance+Shuffle:share=0.1", or none; may be repeated; by default those of '
-        "the scenario, or Rebalance",
+        help='policies joined by +, as in "Rebalance+Shuffle:share=0.1", or none; your own as package.module:Class; '
+        "may be repeated; by default those of the scenario, or Rebalance",
     )
     parser.add_argument("--work", choices=("cost", "real"), default="cost", help="charge time only, or train as well")
     parser.add_argument("--iterations", type=int, metavar="N", help="instead of those of the scenario")
@@ -121,17 +121,24 @@ def _limited(scenario: "Scenario", iterations: int | None) -> "Scenario":
 
 
 def _real_work(path: Path, scenario: "Scenario") -> "Callable[[VirtualClock], Work]":
-    """Trains a linear model on the scenario's folder of chunks."""
+    """Trains on the scenario's folder of chunks: a linear model, or the trainer that the scenario names."""
     from chicle_elastic.chunks.folder import ChunkFolder
+    from chicle_elastic.runtime.simulate.policy_sets import own_class
     from chicle_elastic.runtime.simulate.work import Real
     from chicle_elastic.runtime.training.job import Job
+    from chicle_elastic.solvers.base import Trainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
     data = scenario.data
     if data is None:
         raise UsageError(f"{path}: --work real needs a table [data] with the folder of chunks")
     source = ChunkFolder(path.parent / data.folder)
-    trainer = LinearTrainer(loss=data.loss, C=data.C, tol=data.tol)
+    trainer: Trainer = LinearTrainer(loss=data.loss, C=data.C, tol=data.tol)
+    if data.trainer:
+        try:
+            trainer = own_class(data.trainer, f"{path}: data.trainer {data.trainer}")(**data.parameters)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path}: data.parameters: {data.trainer} is not made with these: {error}") from error
     job = Job(trainer=trainer, source=source, max_iterations=scenario.job.iterations, seed=scenario.seed)
     return lambda clock: Real(job, clock)
 

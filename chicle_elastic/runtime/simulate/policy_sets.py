@@ -1,6 +1,11 @@
-"""Policies as text: "Rebalance+Shuffle:share=0.1,patience=0.2" is a set of two, "none" an empty one."""
+"""Policies as text: "Rebalance+Shuffle:share=0.1,patience=0.2" is a set of two, "none" an empty one. One of your own
+goes by its import path, "package.module:Relieve:ratio=2".
+"""
 
 import ast
+import dataclasses
+import sys
+from typing import Any
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.policies.base import Policy
@@ -9,6 +14,7 @@ from chicle_elastic.policies.scale import Scale
 from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.policies.tune import Tune
+from chicle_elastic.solvers.network import imported
 
 POLICIES: dict[str, type[Policy]] = {kind.__name__: kind for kind in (Rebalance, Scale, Shuffle, Straggler, Tune)}
 NONE = "none"
@@ -30,15 +36,32 @@ def policies_of(text: str) -> tuple[Policy, ...]:
     return policies
 
 
+def own_class(name: str, words: str) -> Any:
+    """Return the class of a user that "package.module:Class" names, also where the module lies in the present folder.
+    Raises UsageError when there is none; the message begins with `words`."""
+    if "" not in sys.path:
+        sys.path.append("")
+    return imported(name, words)
+
+
 def _policy(text: str) -> Policy:
     name, _, given = text.partition(":")
     kind = POLICIES.get(name)
     if kind is None:
-        raise UsageError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}, and {NONE} for none of them")
+        path, _, given = given.partition(":")
+        if not path or "=" in path:
+            raise UsageError(
+                f"there is no policy {name!r}; there are {', '.join(POLICIES)}, {NONE} for none of them, and your own "
+                "as package.module:Class"
+            )
+        name = f"{name}:{path}"
+        kind = own_class(name, f"policy {name}")
+        if not dataclasses.is_dataclass(kind) or not callable(getattr(kind, "decide", None)):
+            raise UsageError(f"policy {name}: it is no policy, which is a dataclass with decide(observations)")
     values = {}
     for item in given.split(",") if given else ():
         field, equals, value = item.partition("=")
-        known = list(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # all policies are dataclasses
+        known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
         if not equals or field.strip() not in known:
             raise UsageError(f"policy {name}: {item!r} is not FIELD=VALUE; its fields are {', '.join(known)}")
         try:

@@ -48,8 +48,9 @@ class RecordedJob:
 
 
 def read_recording(path: Path) -> RecordedJob:
-    """Read a recording, compressed if its name ends with .gz. Raises UsageError when it begins in the middle of a job,
-    or has no iteration, ProtocolError when a line cannot be read; with file and line."""
+    """Read a recording, compressed if its name ends with .gz. Of one that begins with a snapshot what came before is
+    left out. Raises UsageError when it has no iteration, ProtocolError when a line cannot be read; with file and line.
+    """
     reader = _Reader(path)
     for step in Replay(path):
         reader.add(step)
@@ -107,17 +108,23 @@ class _Reader:
     def add(self, step: Step) -> None:
         """Learn an entry."""
         if self._begin_s is None:
-            if step.index != 1:
-                raise UsageError(
-                    f"{step.where}: the recording begins in the middle of a job; take that of a node that was there "
-                    "from the start"
-                )
             self._begin_s = step.line.now
+            if step.index != 1:
+                self._begin_amid(step)
         self._step = step
         self._now_s = step.line.now - self._begin_s
         self._learn(step)
         for effect in step.line.effects:
             self._see(effect)
+
+    def _begin_amid(self, step: Step) -> None:
+        """Take chunks and nodes of a recording that begins with a snapshot as if the job began there."""
+        ledger = step.scheduler.ledger
+        self._infos = tuple(ledger.infos(account.chunk for account in ledger.accounts()))
+        self._sizes = {info.id: info.size_bytes for info in self._infos}
+        for node, held in ledger.node_chunks.items():
+            if not (isinstance(step.line.event, events.NodeJoined) and step.line.event.node == node):
+                self._join(events.NodeJoined(node=node, capacity_bytes=held.capacity_bytes))
 
     def result(self) -> RecordedJob:
         """The scenario, once all entries are known."""

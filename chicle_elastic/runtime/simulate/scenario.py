@@ -199,11 +199,15 @@ class SimulatedData:
     loss: str = "hinge"  # of the linear model: "hinge", "squared_hinge" or "logistic"
     C: float = 1.0  # factor of the sum of losses, > 0
     tol: float = 1e-3  # relative duality gap at which the job ends; 0 for never
+    trainer: str = ""  # instead of the linear model one of your own, "package.module:Class"
+    parameters: dict[str, Any] = field(default_factory=dict)  # what it is made with
 
     def __post_init__(self) -> None:
         _require("loss", self.loss in LOSSES, self.loss, f"one of {', '.join(LOSSES)}")
         _require("C", 0 < self.C < math.inf, self.C, "> 0 and finite")
         _require("tol", 0 <= self.tol < math.inf, self.tol, ">= 0 and finite")
+        if self.parameters and not self.trainer:
+            raise UsageError("parameters: they are of a trainer of your own; the linear model has loss, C and tol")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, Sim
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 from chicle_elastic.runtime.simulate.work import Cost
 from chicle_elastic.scheduling import events
-from chicle_elastic.scheduling.recording import Recorder
+from chicle_elastic.scheduling.recording import Recorder, header_text, state_of
+from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from tests.harness.text_sink import TextSink
 from tests.scheduling.stage import infos
@@ -142,18 +143,25 @@ def test_a_recording_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path
         assert f"{path}:{number}" in str(raised.value)
 
 
-def test_a_recording_of_a_late_node_is_refused(tmp_path: Path) -> None:
-    """It begins with a snapshot."""
-    scheduler = Scheduler(SchedulerSettings())
-    scheduler.handle(events.ChunksDeclared(chunks=infos(3)), now=0.0)
+def test_a_recording_that_begins_with_a_snapshot_is_the_rest_of_its_job(tmp_path: Path) -> None:
+    """As of a node that joined late: chunks, nodes and speeds are known from there on, and its time is predicted."""
+    lines = gzip.decompress(A.read_bytes()).decode().splitlines(keepends=True)
     path = tmp_path / "late.recording.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        from chicle_elastic.scheduling.recording import state_of
-
-        recorder = Recorder(scheduler, TextSink(file.write), length=1, state=state_of(scheduler))
-        recorder.handle(events.NodeJoined(node=NodeId("n0")), now=0.25)
-    with pytest.raises(UsageError, match="begins in the middle of a job"):
-        read_recording(path)
+    for step in Replay(lines):
+        number = int(step.where.rpartition(":")[2])
+        if isinstance(step.line.event, events.IterationFinished) and step.line.event.iteration == 50:
+            header = header_text(step.scheduler, length=step.index, state=state_of(step.scheduler), why="joined late")
+            path.write_bytes(header + "".join(lines[number:]).encode())
+            break
+    whole, late = read_recording(A), read_recording(path)
+    assert late.infos == whole.infos
+    assert [record.iteration for record in late.result.history] == list(range(52, 151)), "one was under way"
+    assert {node.name for node in late.scenario.nodes} <= {node.name for node in whole.scenario.nodes}
+    speeds = {node.name: node.speed for node in whole.scenario.nodes}
+    assert {node.name: node.speed for node in late.scenario.nodes} == pytest.approx(
+        {node.name: speeds[node.name] for node in late.scenario.nodes}, rel=0.1
+    )
+    assert simulated(late, late.scenario).time_s == pytest.approx(late.result.time_s, rel=0.2)
 
 
 def test_a_trimmed_mean_leaves_the_tails_out() -> None:
