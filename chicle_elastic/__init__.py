@@ -11,8 +11,8 @@ loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, TorchXRuntime, cluster_runtime
-    policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
-                Rebalance, Scale, Shuffle, Straggler, Tune
+    policy      Policy, Observations, Happening, Message, Decision; MoveChunks, RedrawOwnership, RequestNodes,
+                ReleaseNode, SetParameter, SendMessage, Remember; Rebalance, Scale, Shuffle, Straggler, Tune
     resources   Schedule; ResourceManager, Assigned, Revoked, ResourceOffer
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from chicle_elastic.monitoring.records import IterationRecord
     from chicle_elastic.policies.base import (
         Decision,
+        Happening,
+        Message,
         MoveChunks,
         Observations,
         Policy,
         RedrawOwnership,
         ReleaseNode,
+        Remember,
         RequestNodes,
+        SendMessage,
         SetParameter,
     )
     from chicle_elastic.policies.rebalance import Rebalance
@@ -92,6 +96,7 @@ __all__ = [
     "DataError",
     "Decision",
     "ElasticEstimator",
+    "Happening",
     "History",
     "InProcess",
     "IterationRecord",
@@ -99,6 +104,7 @@ __all__ = [
     "JobFailedError",
     "LinearTrainer",
     "LocalCluster",
+    "Message",
     "MoveChunks",
     "Observations",
     "Outcome",
@@ -108,6 +114,7 @@ __all__ = [
     "RegressionLoss",
     "RegressionTrainer",
     "ReleaseNode",
+    "Remember",
     "Report",
     "RequestNodes",
     "ResourceManager",
@@ -115,6 +122,7 @@ __all__ = [
     "Revoked",
     "Scale",
     "Schedule",
+    "SendMessage",
     "SetParameter",
     "Shuffle",
     "Solver",
@@ -139,7 +147,8 @@ _NAMES = {
     "chicle_elastic.monitoring.history": "History",
     "chicle_elastic.monitoring.records": "IterationRecord",
     "chicle_elastic.policies.base": (
-        "Decision MoveChunks Observations Policy RedrawOwnership ReleaseNode RequestNodes SetParameter"
+        "Decision Happening Message MoveChunks Observations Policy RedrawOwnership ReleaseNode Remember RequestNodes "
+        "SendMessage SetParameter"
     ),
     "chicle_elastic.policies.rebalance": "Rebalance",
     "chicle_elastic.policies.scale": "Scale",

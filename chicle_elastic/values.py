@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
 
+TRAINER, EVERYONE = "trainer", "*"  # parties of messages, beside nodes, which mean the solvers in their tasks
+POLICY_PREFIX = "policy:"  # how the name of a policy begins as a party
 HISTORY_LENGTH = 32  # iterations whose reports and figures policies see
 DEADLINE = "deadline_s"
 """Parameter that policies can set where `Trainer.may_be_cut`: seconds after which the solver of each task ends its work
@@ -65,6 +67,49 @@ class TrainingState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message between tasks, trainer and policies: JSON values, never pickled objects.
+
+    Attributes:
+        sender: Name of the task, "trainer", or "policy:" and the name of the policy.
+        payload: None, bool, int, float, str, list or dict of these.
+    """
+
+    sender: str
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressedMessage(Message):
+    """A message of a policy on its way."""
+
+    to: str  # as in `SendMessage`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """What has happened to nodes, chunks and checkpoints, as policies see it.
+
+    Attributes:
+        kind: "joined", "noticed" (it will be taken away), "left" and "lost" are of a node; "copied" of the link between
+            two nodes; "saved" of a checkpoint.
+        iteration: The first iteration that began after it.
+        node: The node; of a link its target, of a checkpoint empty.
+        source: Where copied chunks came from; else empty.
+        size_bytes: Of the chunks that were copied, or of the checkpoint.
+        duration_s: From the order to copy, or the boundary of the checkpoint, until it was done. Rows are copied while
+            iterations run, and known to be there at the end of one: a link is slow where this is many iterations.
+    """
+
+    kind: str
+    iteration: int
+    node: str = ""
+    source: str = ""
+    size_bytes: int = 0
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceOffer:
     """What a resource manager says that it could give.
 
@@ -102,6 +147,10 @@ class Observations:
         travelling: Chunks on their way for earlier decisions. `num_chunks` and `samples` have them where they go,
             `used_bytes` where they are; no decision can move them until they have arrived.
         price: What a second of a node costs now, in units of the resource manager; None where it does not say.
+        happened: What happened before the last iterations, oldest first; a task that has joined lately knows less.
+        messages: What tasks, the trainer and other policies have sent to this policy since it was asked last.
+        memory: What this policy has remembered (`Remember`); None where it has nothing.
+        policies: Names of the job's policies, in their order.
     """
 
     round: int
@@ -122,6 +171,10 @@ class Observations:
     wanted: int = 0
     travelling: int = 0
     price: float | None = None
+    happened: tuple[Happening, ...] = ()
+    messages: tuple[Message, ...] = ()
+    memory: Any = None
+    policies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +246,34 @@ class SetParameter:
     value: float
 
 
-PolicyAction: TypeAlias = MoveChunks | RedrawOwnership | RequestNodes | ReleaseNode | SetParameter
+@dataclass(frozen=True, slots=True)
+class SendMessage:
+    """Send a message, which arrives before the next iteration begins.
+
+    Attributes:
+        to: A node, which means the solver of its task; "trainer"; "policy:" and a name; "*" for all others.
+        payload: JSON values, at most 64 KiB as text.
+    """
+
+    to: str
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Keep a value for this policy (`Observations.memory`), in the place of the one before. It is in the log of all
+    agents, so it outlives the node where policies run; a checkpoint does not have it.
+
+    Attributes:
+        value: JSON values, at most 64 KiB as text.
+    """
+
+    value: Any
+
+
+PolicyAction: TypeAlias = (
+    MoveChunks | RedrawOwnership | RequestNodes | ReleaseNode | SetParameter | SendMessage | Remember
+)
 """What a policy can want."""
 
 
@@ -220,3 +300,6 @@ class Proposal:
     reason: str  # in words, for the log
     iteration: int | None = None  # last iteration that it saw; no chunk may have moved since. None is not judged
     place: int = 0  # of the policy among those of the job, from 0: where two want different things, the first one wins
+    replaced: int = 0  # earlier decisions of the policy that it stands for as well: the log had taken none of them
+    # the log would refuse it as things stand: it waits for a boundary that comes anyway, and asks for none
+    is_patient: bool = False

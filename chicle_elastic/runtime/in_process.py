@@ -29,7 +29,7 @@ from chicle_elastic.resources.schedule import Schedule, ScheduledNodes
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.checkpoint.resume import Resumption
 from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
-from chicle_elastic.runtime.cluster_task.policy_runner import TimeLimitedPolicy
+from chicle_elastic.runtime.cluster_task.policy_runner import HearingPolicy, TimeLimitedPolicy
 from chicle_elastic.runtime.training.blas_threads import blas_threads_of
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.runtime.training.local_tasks import LocalTasks
@@ -147,10 +147,11 @@ class _Shell:
         self.source: ChunkSource = job.source
         self.state_spec: StateSpec = job.trainer.state(job.source.schema).without_notes()
         settings = SchedulerSettings(seed=job.seed, start_nodes=num_tasks)
-        policies = [TimeLimitedPolicy(policy) for policy in job.policies or ()]
+        self.tasks = LocalTasks(job, clock)
+        hearing = [HearingPolicy(policy, self.tasks.mailboxes) for policy in job.policies or ()]
+        policies = [TimeLimitedPolicy(policy) for policy in hearing]
         self.scheduler = Scheduler(settings, policies if sink is None else [*map(RecordedPolicy, policies)])
         self.handler = self.scheduler if sink is None else Recorder(self.scheduler, sink)
-        self.tasks = LocalTasks(job, clock)
         self.under_notice: set[NodeId] = set()
         self.managed = None if manager is None else ManagedNodes(manager)
         self.num_offers = 0
@@ -164,7 +165,7 @@ class _Shell:
         self.checkpoint_trigger: CheckpointTrigger | None = None
         if job.checkpoint is not None:
             self.checkpoint_trigger = CheckpointTrigger(
-                job.checkpoint, identity, self.training, self.tasks.chunks, lambda *_: None
+                job.checkpoint, identity, self.training, self.tasks.chunks, self.saved
             )
             self.checkpoint_trigger.require_writable()
         self.lines: list[str] = []
@@ -302,6 +303,8 @@ class _Shell:
     def start_iteration(self, effect: effects.StartIteration) -> None:
         """Solve, merge, judge; then report the end of the iteration."""
         job, training = self.job, self.training
+        for message in effect.messages:
+            self.tasks.mailboxes.deliver(message)
         if self.is_rebuilding or effect.must_rebuild:
             self.tasks.rebuild(training)
             self.is_rebuilding = False
@@ -341,6 +344,10 @@ class _Shell:
                 training=(training.state_for_policies(effect.parameters),) if job.policies else (),
             )
         )
+
+    def saved(self, iteration: int, size_bytes: int, duration_s: float) -> None:
+        """A checkpoint is complete; called in the thread that wrote it."""
+        self.inbox.append(events.CheckpointSaved(iteration=iteration, size_bytes=size_bytes, duration_s=duration_s))
 
     # Parts of an iteration.
 

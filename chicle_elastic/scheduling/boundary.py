@@ -14,6 +14,7 @@
    asked for or let go.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -31,7 +32,7 @@ from chicle_elastic.scheduling.members import Members
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, PendingPolicies, flaw_of, moves_of, observe
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings
-from chicle_elastic.scheduling.text import bytes_text, count_text, tally_text
+from chicle_elastic.scheduling.text import bytes_text, count_text, replaced_text, tally_text
 from chicle_elastic.scheduling.transitions import PendingTransitions
 from chicle_elastic.values import (
     ChunkInfo,
@@ -40,12 +41,17 @@ from chicle_elastic.values import (
     Proposal,
     RedrawOwnership,
     ReleaseNode,
+    Remember,
     RequestNodes,
+    SendMessage,
     SetParameter,
 )
 
 ANY = np.random.default_rng(0)
 """Where nothing depends on what is drawn; to make a generator takes as long as a plan for few chunks."""
+
+
+NOTHING = "it changes nothing"
 
 
 class Purpose(IntEnum):
@@ -93,13 +99,15 @@ class Boundary:
         self._is_starved = False
         self._is_turn_of_policies = False
         self._num_ordered = 0
-        self._moved_after = self._redrawn_after = -1
+        # Iteration after which chunks were last moved for a policy, or redrawn, by its name.
+        self._moved_after: dict[str, int] = {}
+        self._redrawn_after: dict[str, int] = {}
 
     def begin(self, *, ask_policies: bool) -> None:
         """An iteration has ended, or a new round is needed first."""
         self._is_turn_of_policies = ask_policies
         if not ask_policies:
-            self._pending_transitions.migrations.clear()
+            self._pending_transitions.forget_migrations("a new round begins")
 
     def move(self) -> bool:
         """Order the next moves, if any. Returns whether something is in flight that the next iteration has to wait
@@ -202,25 +210,32 @@ class Boundary:
         return target
 
     def flaw(self, proposal: Proposal) -> str | None:
-        """What is wrong with a decision as things stand, in words; None if it can be tried."""
+        """What is wrong with a decision as things stand, in words; None if it can be tried.
+
+        A policy that has not seen its own last moves would ask for them again. Moves of other policies are no flaw: a
+        slow policy would never have its way beside a quick one. Of what they have left, it gets what it asks for.
+        """
         if proposal.policy in self._pending_policies.disabled:
             return "it is disabled"
         if proposal.round != self._members.round:
             return f"it is of round {proposal.round}, and this is round {self._members.round}"
-        if not any(isinstance(action, MoveChunks | RedrawOwnership) for action in proposal.actions):
+        if not _has_moves(proposal):
             if not self._pending_policies.changes(proposal):
-                return "it changes nothing"
+                return NOTHING
             return flaw_of(proposal.actions, self._num_chunks())
-        seen = proposal.iteration
-        for kind, after, what in (
-            (MoveChunks, self._moved_after, "chunks have moved"),
-            (RedrawOwnership, self._redrawn_after, "owners were redrawn"),
+        seen, counts = proposal.iteration, self._num_chunks()
+        for kind, afters, what in (
+            (MoveChunks, self._moved_after, "moved"),
+            (RedrawOwnership, self._redrawn_after, "redrawn"),
         ):
+            after = afters.get(proposal.policy, -1)
             if seen is not None and seen <= after and any(isinstance(action, kind) for action in proposal.actions):
-                return f"it saw iteration {seen}, and {what} after iteration {after}"
+                return f"chunks were {what} for it after iteration {after}"
         if self._members.preparing:
             return f"chunks are on their way for {', '.join(self._members.preparing)}"
-        return flaw_of(proposal.actions, self._num_chunks())
+        if seen is not None and seen <= max(self._moved_after.values(), default=-1):
+            counts = dict.fromkeys(counts, self._ledger.num_chunks)  # it could not know: it moves what is left
+        return flaw_of(proposal.actions, counts)
 
     def arriving(self) -> dict[NodeId, tuple[int, int]]:
         """(chunks, samples) that each node has more when all migrations have ended, or less; without those of 0."""
@@ -319,10 +334,13 @@ class Boundary:
         for number, (proposal, flaw) in enumerate(zip(proposals, flaws, strict=True)):
             if flaw is None:
                 sound.append((proposal, self._rng(Purpose.POLICY, number)))
+                if proposal.replaced:
+                    self._emit(Log(text=replaced_text(proposal.policy, proposal.replaced)))
             else:
-                self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
+                self._pending_policies.refuse(proposal, flaw)
         # Nodes that are let go first: nothing is moved to them.
         for proposal, _ in sound:
+            self._pending_policies.has_said = False
             for action in proposal.actions:
                 match action:
                     case SetParameter():
@@ -331,6 +349,12 @@ class Boundary:
                         self._pending_policies.request_nodes(proposal, action)
                     case ReleaseNode():
                         self._let_go_for(proposal, action.node)
+                    case SendMessage():
+                        self._pending_policies.send_message(proposal, action)
+                    case Remember():
+                        self._pending_policies.remember(proposal, action)
+            if not self._pending_policies.has_said and not _has_moves(proposal):
+                self._pending_policies.refuse(dataclasses.replace(proposal, replaced=0), NOTHING)
         # Then moves: a redraw needs none of the chunks in particular, and may leave none that can be moved.
         for proposal, rng in sound:
             self._move_for(proposal, rng)
@@ -339,14 +363,17 @@ class Boundary:
 
     def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
         eligible = set(self._members.eligible)  # a proposal of this boundary may have let a node go
-        counts = {pair: count for pair, count in moves_of(proposal.actions).items() if eligible.issuperset(pair)}
-        if counts:
+        wanted = moves_of(proposal.actions)
+        if wanted:
+            counts = {pair: count for pair, count in wanted.items() if eligible.issuperset(pair)}
             moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
             self._order_moves(moves)
             if moves:
-                self._moved_after = self._ledger.merged
-            wanted = count_text(sum(counts.values()), "chunk")
-            self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
+                self._moved_after[proposal.policy] = self._ledger.merged
+            total = sum(wanted.values())
+            rest = "" if len(moves) >= total else " (others are on their way, have left, or find no room)"
+            chunks = count_text(total, "chunk")
+            self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {chunks}{rest}: {proposal.reason}"))
 
     def _redraw_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
         """Plan redraws: counts stay, so decisions about them do not become stale."""
@@ -354,7 +381,7 @@ class Boundary:
             if isinstance(action, RedrawOwnership):
                 moves = plan.plan_redraw(action.share, self._movable(), self._eligible(), rng)
                 self._order_moves(moves)
-                self._redrawn_after = self._ledger.merged
+                self._redrawn_after[proposal.policy] = self._ledger.merged
                 redrawn = count_text(len(moves), "chunk")
                 self._emit(Log(text=f"{proposal.policy} redraws the owners of {redrawn}: {proposal.reason}"))
 
@@ -367,12 +394,12 @@ class Boundary:
     def _let_go_for(self, proposal: Proposal, node: NodeId) -> None:
         """Put a node under notice, if enough others stay and no earlier policy decides on nodes."""
         staying = [other for other in self._members.staying if not self._members.present[other].is_departing]
-        if node not in staying:  # an earlier proposal of this boundary has let it go
-            return
-        if len(staying) <= self._min_nodes:
+        if node not in staying:
+            self._pending_policies.say(f"{proposal.policy} need not release {node}, which leaves already")
+        elif len(staying) <= self._min_nodes:
             self._pending_policies.refuse_release(proposal, node)
         elif self._pending_policies.claims_nodes(proposal):
-            self._emit(Log(text=f"{proposal.policy} releases {node}: {proposal.reason}"))
+            self._pending_policies.say(f"{proposal.policy} releases {node}: {proposal.reason}")
             self._leave(node)
 
     def _order_copies(self, placed: Iterable[tuple[ChunkId, NodeId]]) -> None:
@@ -450,3 +477,7 @@ class Boundary:
     def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:
         """Make a generator that is the same for every agent that folds the same events."""
         return np.random.default_rng([self._seed, self._members.round, self._ledger.merged, purpose, number])
+
+
+def _has_moves(proposal: Proposal) -> bool:
+    return any(isinstance(action, MoveChunks | RedrawOwnership) for action in proposal.actions)

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.values import ResourceOffer
+from chicle_elastic.values import AddressedMessage, Happening, ResourceOffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,9 @@ class StartIteration:
     # (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0)
     arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
     offer: ResourceOffer = field(default_factory=ResourceOffer)  # what the resource manager could give
+    messages: tuple[AddressedMessage, ...] = ()  # of policies, to be delivered before the iteration begins
+    memories: Mapping[str, Any] = field(default_factory=dict)  # what policies have remembered since the last one
+    happened: tuple[Happening, ...] = ()  # since the last one, for policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,6 +183,15 @@ class ResourcesOffered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is complete; for the observations of policies."""
+
+    iteration: int  # last merged iteration in it
+    size_bytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """The trainer, the user or a limit ends the job at the next boundary."""
 
@@ -211,5 +220,11 @@ Event: TypeAlias = (
     | Proposal
     | PolicyDisabled
     | ResourcesOffered
+    | CheckpointSaved
     | StopRequested
 )
+
+
+def is_patient(event: Event) -> bool:
+    """Whether an event can wait for a boundary that comes anyway."""
+    return isinstance(event, CheckpointSaved) or (isinstance(event, Proposal) and event.is_patient)

@@ -5,7 +5,10 @@
 
 Several policies act at once. Moves and redraws add up. Anything else is a *field* with one owner: a parameter of the
 trainer, the number of nodes. The first policy in the job's order that wants a field owns it, from then on; a later one
-gets it when no earlier one has wanted it. A wish that is lost so is logged once.
+gets it when no earlier one has wanted it. A wish that is lost so is logged.
+
+Every decision leaves a line: what it does, or why it is refused. Where a decision still waits for a boundary when its
+policy makes the next one, the newer one replaces it, and a line counts it.
 
 A policy that raises or talks nonsense is not asked again, and a log line names it. Policies of a cluster run in the
 task of rank 0 (`runtime.cluster_task.policy_runner`): their proposals come as events, and so does the word that one
@@ -13,12 +16,13 @@ failed.
 """
 
 import dataclasses
+import json
 import math
 import numbers
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
@@ -26,25 +30,33 @@ from chicle_elastic.scheduling import effects
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.events import PolicyDisabled, ResourcesOffered
 from chicle_elastic.scheduling.settings import SchedulerSettings
-from chicle_elastic.scheduling.text import count_text, disabled_text, fault_text
+from chicle_elastic.scheduling.text import count_text, disabled_text, fault_text, refused_texts
 from chicle_elastic.values import (
     DEADLINE,
+    EVERYONE,
     HISTORY_LENGTH,
+    POLICY_PREFIX,
+    TRAINER,
+    AddressedMessage,
     Decision,
+    Happening,
     MoveChunks,
     Observations,
     PolicyAction,
     Proposal,
     RedrawOwnership,
     ReleaseNode,
+    Remember,
     RequestNodes,
     ResourceOffer,
+    SendMessage,
     SetParameter,
     TaskReport,
     TrainingState,
 )
 
 NODES = "the number of nodes"  # a field; no parameter has a name with blanks
+MOST_CHARACTERS = 1 << 16  # of what a policy sends or remembers, as JSON text: it is in the log of every agent
 
 
 class DecidingPolicy(Protocol):
@@ -84,6 +96,7 @@ class RecentIterations:
     def __init__(self, length: int = HISTORY_LENGTH) -> None:
         self.reports: dict[NodeId, deque[TaskReport]] = {}  # of each task, oldest first, by node
         self.training: deque[TrainingState] = deque(maxlen=length)
+        self.happened: tuple[Happening, ...] = ()
         self._length = length
 
     def note(self, reports: Mapping[NodeId, TaskReport], training: Iterable[TrainingState]) -> None:
@@ -93,6 +106,13 @@ class RecentIterations:
                 self.reports[node] = deque(maxlen=self._length)
             self.reports[node].append(report)
         self.training.extend(training)
+
+    def begin(self, iteration: int, happened: Sequence[Happening]) -> None:
+        """Keep what happened before an iteration."""
+        known = (*self.happened, *happened) if happened else self.happened
+        if known and known[0].iteration <= iteration - self._length:
+            known = tuple(each for each in known if each.iteration > iteration - self._length)
+        self.happened = known
 
     def forget(self, node: NodeId) -> None:
         """The node is gone; if one of that name comes again, it starts without a past."""
@@ -139,6 +159,7 @@ def observe(
         travelling=travelling,
         available=offer.available,
         price=offer.price,
+        happened=recent.happened,
     )
 
 
@@ -157,13 +178,18 @@ class PendingPolicies:
         self.recent = RecentIterations(settings.history_length)
         self.parameters: dict[str, float] = {}  # values that policies have set, by name
         self.owners: dict[str, Owner] = {}  # who decides on a field, by its name
+        self.messages: list[AddressedMessage] = []  # that the next iteration delivers
+        self.memories: dict[str, Any] = {}  # what policies have remembered, by name
+        self.fresh: dict[str, None] = {}  # names of those that have since the last iteration was started, as keys
         self.wanted = self.num_requests = 0
         self.offer = ResourceOffer()
         self.offer_number = 0  # of that offer; 0 for none
         # (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused
         self.lost: dict[tuple[str, str], None] = {}
+        self.has_said = False  # whether a line was emitted about the proposal that is carried out
         self._policies = list(policies)
         self._places = {id(policy): place for place, policy in enumerate(policies)}
+        self._names = tuple(policy.name for policy in policies)
         self._emit = emit
         self._min_nodes, self._max_nodes = settings.min_nodes, settings.max_nodes
 
@@ -175,18 +201,42 @@ class PendingPolicies:
     def ask(self, observations: Observations) -> None:
         """Ask every policy; sound decisions become proposals."""
         for policy in list(self._policies):
-            answer = propose(policy, observations, place=self._places[id(policy)])
+            seen = private(observations, policy.name, self.memories, self._names)
+            answer = propose(policy, seen, place=self._places[id(policy)])
             if isinstance(answer, Proposal):
-                self.proposals.append(answer)
+                self.add(answer)
             elif answer is not None:
                 self._policies.remove(policy)
                 self.disable(answer.policy, answer.reason)
+
+    def add(self, proposal: Proposal) -> None:
+        """Let a decision wait for the boundary, in the place of an earlier one of its policy."""
+        for waiting in [waiting for waiting in self.proposals if waiting.policy == proposal.policy]:
+            self.proposals.remove(waiting)
+            proposal = dataclasses.replace(proposal, replaced=proposal.replaced + waiting.replaced + 1)
+        self.proposals.append(proposal)
+
+    def say(self, text: str) -> None:
+        """Emit a line about the proposal that is carried out."""
+        self.has_said = True
+        self._emit(Log(text=text))
+
+    def refuse(self, proposal: Proposal, flaw: str) -> None:
+        """Say why a decision, and those that it stands for, are not carried out."""
+        for text in refused_texts(proposal, flaw):
+            self.say(text)
+
+    def refuse_all(self, flaw: str, policy: str | None = None) -> None:
+        """Refuse what waits, of one policy or of all."""
+        for proposal in [each for each in self.proposals if policy in (None, each.policy)]:
+            self.proposals.remove(proposal)
+            self.refuse(proposal, flaw)
 
     def disable(self, name: str, why: str) -> None:
         """A policy that is disabled is not asked again; what it wanted is forgotten, what it owned has no owner."""
         if name not in self.disabled:
             self.disabled[name] = None
-            self.proposals = [proposal for proposal in self.proposals if proposal.policy != name]
+            self.refuse_all("it is disabled", name)
             self.owners = {field: owner for field, owner in self.owners.items() if owner.policy != name}
             self._emit(Log(text=disabled_text(name, why)))
 
@@ -200,8 +250,10 @@ class PendingPolicies:
         return any(self._changes(proposal, action) for action in proposal.actions)
 
     def _changes(self, proposal: Proposal, action: PolicyAction) -> bool:
-        if isinstance(action, MoveChunks | RedrawOwnership):
+        if isinstance(action, MoveChunks | RedrawOwnership | SendMessage):
             return True
+        if isinstance(action, Remember):
+            return bool(action.value != self.memories.get(proposal.policy))
         field = action.name if isinstance(action, SetParameter) else NODES
         if self._is_lost(proposal, field):
             return (proposal.policy, field) not in self.lost
@@ -215,7 +267,25 @@ class PendingPolicies:
         """Carry out a `SetParameter`, unless an earlier policy owns the parameter."""
         if self._claim(proposal, action.name) and self.parameters.get(action.name) != action.value:
             self.parameters[action.name] = action.value
-            self._emit(Log(text=f"{proposal.policy} sets {action.name} to {action.value:g}: {proposal.reason}"))
+            self.say(f"{proposal.policy} sets {action.name} to {action.value:g}: {proposal.reason}")
+
+    def send_message(self, proposal: Proposal, action: SendMessage) -> None:
+        """Carry out a `SendMessage`: the next iteration delivers it."""
+        sender = f"{POLICY_PREFIX}{proposal.policy}"
+        self.messages.append(AddressedMessage(sender=sender, to=action.to, payload=action.payload))
+        self.say(f"{proposal.policy} sends a message to {action.to}: {proposal.reason}")
+
+    def remember(self, proposal: Proposal, action: Remember) -> None:
+        """Carry out a `Remember`."""
+        self.memories[proposal.policy] = action.value
+        self.fresh[proposal.policy] = None
+        self.say(f"{proposal.policy} remembers something: {proposal.reason}")
+
+    def take_fresh(self) -> tuple[tuple[AddressedMessage, ...], dict[str, Any]]:
+        """The messages and memories that the next iteration brings to the tasks."""
+        fresh = tuple(self.messages), {name: self.memories[name] for name in self.fresh}
+        self.messages, self.fresh = [], {}
+        return fresh
 
     def request_nodes(self, proposal: Proposal, action: RequestNodes) -> None:
         """Carry out a `RequestNodes`, unless an earlier policy decides on nodes."""
@@ -223,7 +293,7 @@ class PendingPolicies:
         if self.claims_nodes(proposal) and self.wanted != total:
             self.wanted = total
             self.num_requests += 1
-            self._emit(Log(text=f"{proposal.policy} wants {count_text(total, 'node')}: {proposal.reason}"))
+            self.say(f"{proposal.policy} wants {count_text(total, 'node')}: {proposal.reason}")
             self._emit(effects.RequestNodes(total=total, reason=proposal.reason, number=self.num_requests))
 
     def resources_offered(self, event: ResourcesOffered) -> None:
@@ -239,8 +309,7 @@ class PendingPolicies:
         if key not in self.lost:
             self.lost[key] = None
             needed = count_text(self._min_nodes, "node")
-            text = f"{proposal.policy} does not release {node}: the job needs {needed} (min_nodes)"
-            self._emit(Log(text=text))
+            self.say(f"{proposal.policy} does not release {node}: the job needs {needed} (min_nodes)")
 
     def claims_nodes(self, proposal: Proposal) -> bool:
         """Whether the policy decides on nodes, from now on; else the lost wish is logged once."""
@@ -258,12 +327,19 @@ class PendingPolicies:
         if (proposal.policy, field) not in self.lost:
             self.lost[proposal.policy, field] = None
             owner = self.owners[field].policy
-            self._emit(Log(text=f"{proposal.policy} does not decide on {field}: {owner} does, an earlier policy"))
+            self.say(f"{proposal.policy} does not decide on {field}: {owner} does, an earlier policy")
         return False
 
     def _is_lost(self, proposal: Proposal, field: str) -> bool:
         owner = self.owners.get(field)
         return owner is not None and owner.policy != proposal.policy and owner.place <= proposal.place
+
+
+def private(
+    observations: Observations, name: str, memories: Mapping[str, Any], policies: tuple[str, ...]
+) -> Observations:
+    """Return the observations of one policy: with its own memory."""
+    return dataclasses.replace(observations, memory=memories.get(name), policies=policies)
 
 
 def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -> Proposal | PolicyDisabled | None:
@@ -277,7 +353,7 @@ def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -
         decision = policy.decide(observations)
         if decision is None:
             return None
-        flaw = flaw_of(decision.actions, observations.num_chunks, observations.parameters)
+        flaw = flaw_of(decision.actions, observations.num_chunks, observations.parameters, observations.policies)
         if flaw is None:
             return Proposal(
                 policy=policy.name,
@@ -310,7 +386,10 @@ def moves_of(actions: Sequence[object]) -> dict[tuple[NodeId, NodeId], int]:
 
 
 def flaw_of(
-    actions: object, num_chunks: Mapping[NodeId, int], parameters: Mapping[str, float] | None = None
+    actions: object,
+    num_chunks: Mapping[NodeId, int],
+    parameters: Mapping[str, float] | None = None,
+    policies: Sequence[str] | None = None,
 ) -> str | None:
     """Say what is wrong with the actions of a decision; None if they can be tried."""
     if not isinstance(actions, Sequence) or isinstance(actions, str):
@@ -329,6 +408,10 @@ def flaw_of(
                 flaw = None if is_number else f"{action.total!r} nodes are wanted; it must be an integer >= 1"
             case ReleaseNode():
                 flaw = None if action.node in num_chunks else f"{action.node} is not a member that stays"
+            case SendMessage():
+                flaw = _flaw_of_receiver(action.to, num_chunks, policies) or _flaw_of_json(action.payload)
+            case Remember():
+                flaw = _flaw_of_json(action.value)
             case _:
                 flaw = f"{action!r} is no action"
         if flaw is not None:
@@ -343,8 +426,34 @@ def flaw_of(
 
 
 def _plain(action: PolicyAction) -> PolicyAction:
-    """The action with numbers of Python, whatever library the policy computes with."""
-    return dataclasses.replace(action, value=float(action.value)) if isinstance(action, SetParameter) else action
+    """The action with numbers of Python, whatever library the policy computes with, and with copies of JSON values."""
+    match action:
+        case SetParameter():
+            return dataclasses.replace(action, value=float(action.value))
+        case SendMessage():
+            return dataclasses.replace(action, payload=json.loads(json.dumps(action.payload)))
+        case Remember():
+            return Remember(json.loads(json.dumps(action.value)))
+    return action
+
+
+def _flaw_of_receiver(to: object, num_chunks: Mapping[NodeId, int], policies: Sequence[str] | None) -> str | None:
+    if to in (TRAINER, EVERYONE) or to in num_chunks:
+        return None
+    known = None if policies is None else [f"{POLICY_PREFIX}{name}" for name in policies]
+    if isinstance(to, str) and to.startswith(POLICY_PREFIX) and (known is None or to in known):
+        return None
+    return f"a message is for {to!r}; it can be for {TRAINER}, {EVERYONE}, {', '.join([*num_chunks, *(known or ())])}"
+
+
+def _flaw_of_json(value: object) -> str | None:
+    try:
+        length = len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"a value that is sent or remembered is not of JSON: {error}"
+    if length > MOST_CHARACTERS:
+        return f"a value of {length} characters is sent or remembered; {MOST_CHARACTERS} are allowed"
+    return None
 
 
 def _flaw_of_move(action: MoveChunks, num_chunks: Mapping[NodeId, int]) -> str | None:

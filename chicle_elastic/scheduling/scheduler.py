@@ -31,6 +31,7 @@ At a boundary, `_advance` goes as far as it can; it is called after every event.
   shell can never say is a `ProtocolError`.
 """
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
@@ -54,6 +55,9 @@ from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings as SchedulerSettings
 from chicle_elastic.scheduling.text import boundary_text, count_text
 from chicle_elastic.scheduling.transitions import PendingTransitions
+from chicle_elastic.values import Happening
+
+OVER = "the job is over"
 
 
 class State(Enum):
@@ -102,6 +106,9 @@ class Scheduler:
         self._answers = PendingOrders(self.ledger, self._members, self._leases, self._loads, emit)
         self._has_begun = False
         self._started = (0, 0)
+        self._happened: list[Happening] = []  # since the last iteration was started
+        # When the copies under way were ordered: of rows where they are pre-copied, because then little follows them.
+        self._ordered_s: dict[tuple[ChunkId, NodeId], float] = {}
         self._pause_reason: str | None = None
         self._stop_reason: str | None = None
         self._now = self._boundary_since = self._round_since = 0.0
@@ -144,15 +151,18 @@ class Scheduler:
         return tuple(self._pending_policies.disabled)
 
     @property
+    def memories(self) -> Mapping[str, Any]:
+        """What policies have remembered, by name; to be read only."""
+        return self._pending_policies.memories
+
+    @property
     def offer_number(self) -> int:
         """Number of the resource manager's last offer; 0 when there was none."""
         return self._pending_policies.offer_number
 
     def flaw_of(self, proposal: events.Proposal) -> str | None:
-        """Why the proposal would be ignored now, in words; None if it would wait for the boundary."""
-        if any(waiting.policy == proposal.policy for waiting in self._pending_policies.proposals):
-            return "an earlier one waits for the boundary"
-        return self._boundary.flaw(proposal)
+        """Why the proposal would be refused now, in words; None if it would wait for the boundary."""
+        return OVER if self.state is State.FINISHED else self._boundary.flaw(proposal)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Learn an event. Raises ProtocolError when the event is one that a correct shell can never send; nothing has
@@ -167,10 +177,15 @@ class Scheduler:
         if handler is None:
             raise ProtocolError(f"{event!r} is not an event of chicle_elastic.scheduling.events")
         if self.state is State.FINISHED:
-            self._log(f"{type(event).__name__} is ignored: the job is over")
+            if not isinstance(event, events.Proposal):  # of these their author has said so, in order and at once
+                self._log(f"{type(event).__name__} is ignored: {OVER}")
         else:
             handler(self, event)
             self._advance()
+            timed = effects.PrecopyChunk if self.settings.precopy else effects.CopyChunk
+            for effect in self._effects:
+                if isinstance(effect, timed):
+                    self._ordered_s[effect.chunk, effect.target] = now
         return self._effects.copy()
 
     # The data set and the nodes.
@@ -209,6 +224,7 @@ class Scheduler:
             )
         else:
             self.ledger.add_node(node, event.capacity_bytes)
+            self._happens("joined", node)
             self._members.add(node, is_arriving=self.settings.precopy)
 
     def _on_leave_noticed(self, event: events.LeaveNoticed) -> None:
@@ -217,7 +233,9 @@ class Scheduler:
         if member is None or member.is_leaving or member.is_departing:
             known = "is under notice already" if node in self._members else "is not here"
             self._log(f"notice for {node} is ignored: it {known}")
-        elif self.settings.precopy and not member.is_arriving:
+            return
+        self._happens("noticed", node)
+        if self.settings.precopy and not member.is_arriving:
             self._members.depart(node)
         else:
             self._begin_leaving(node)
@@ -257,6 +275,7 @@ class Scheduler:
         self._inventory.lose(node)
         self._precopies.lose(node)
         self._remove(node)
+        self._happens("lost", node)
         self._log(f"{node} was lost with {count_text(len(owned), 'chunk')}")
 
     def _remove(self, node: NodeId) -> None:
@@ -333,9 +352,37 @@ class Scheduler:
     def _on_proposal(self, event: events.Proposal) -> None:
         flaw = self.flaw_of(event)
         if flaw is None:
-            self._pending_policies.proposals.append(event)
+            self._pending_policies.add(event)
         else:
-            self._log(f"decision of policy {event.policy} is ignored: {flaw}")
+            self._pending_policies.refuse(event, flaw)
+
+    def _on_chunks_copied(self, event: events.ChunksCopied) -> None:
+        self._answers.on_chunks_copied(event)
+        self._copied(event.source, event.target, event.chunks)
+
+    def _on_precopies_ended(self, event: events.PrecopiesEnded) -> None:
+        by_source: dict[NodeId, list[ChunkId]] = {}
+        for number in event.whole:
+            chunk, target = self._precopies.in_flight.get(number, (None, None))
+            if chunk is not None and target == event.node and (source := self.ledger.owner(chunk)) is not None:
+                by_source.setdefault(source, []).append(chunk)
+        self._precopies.ended(event)
+        for source, chunks in by_source.items():
+            self._copied(source, event.node, chunks)
+
+    def _copied(self, source: NodeId, target: NodeId, chunks: Iterable[ChunkId]) -> None:
+        """Note how long a link took."""
+        since_s = {chunk: self._ordered_s.pop(key) for chunk in chunks if (key := (chunk, target)) in self._ordered_s}
+        if since_s:
+            size_bytes = sum(info.size_bytes for info in map(self.ledger.info, since_s))
+            duration_s = self._now - min(since_s.values())
+            self._happens("copied", target, source=source, size_bytes=size_bytes, duration_s=duration_s)
+
+    def _on_checkpoint_saved(self, event: events.CheckpointSaved) -> None:
+        self._happens("saved", size_bytes=event.size_bytes, duration_s=event.duration_s)
+
+    def _happens(self, kind: str, node: str = "", **more: Any) -> None:
+        self._happened.append(Happening(kind=kind, iteration=0, node=node, **more))
 
     def _on_stop_requested(self, event: events.StopRequested) -> None:
         self._stop_reason = self._stop_reason or event.reason
@@ -347,6 +394,7 @@ class Scheduler:
         if self.state is State.RUNNING:
             self._boundary.load_missing()
         elif self._stop_reason is not None:
+            self._pending_policies.refuse_all(OVER)
             self._emit(effects.FinishJob(reason=self._stop_reason))
             self.state = State.FINISHED
         elif self.state is not State.FORMING:
@@ -405,6 +453,7 @@ class Scheduler:
 
     def _form_round(self) -> None:
         self._boundary.begin(ask_policies=False)
+        self._ordered_s.clear()
         self._pause_reason = None
         self.state = State.FORMING
         self._round_since = self._now
@@ -447,6 +496,10 @@ class Scheduler:
         self._pause_reason = None
         self.state = State.RUNNING
         is_complete = self.ledger.num_missing == 0
+        happened = tuple(dataclasses.replace(each, iteration=iteration) for each in self._happened)
+        self._happened.clear()
+        self._pending_policies.recent.begin(iteration, happened)
+        messages, memories = self._pending_policies.take_fresh()
         self._emit(
             effects.StartIteration(
                 round=round,
@@ -458,6 +511,9 @@ class Scheduler:
                 must_rebuild=self.ledger.must_rebuild,
                 arriving=self._boundary.arriving(),
                 offer=self._pending_policies.offer,
+                messages=messages,
+                memories=memories,
+                happened=happened,
             )
         )
 
@@ -484,6 +540,7 @@ class Scheduler:
             )
             if not is_needed:
                 self._remove(node)
+                self._happens("left", node)
                 self._emit(effects.ReleaseNode(node=node))
 
     def _log(self, text: str) -> None:
@@ -499,9 +556,9 @@ HANDLERS: Mapping[type, Callable[[Scheduler, Any], None]] = {
     events.InventoryReported: Scheduler._on_inventory_reported,
     events.ChunksLoaded: lambda scheduler, event: scheduler._answers.on_chunks_loaded(event),
     events.LoadFailed: lambda scheduler, event: scheduler._answers.on_load_failed(event),
-    events.ChunksCopied: lambda scheduler, event: scheduler._answers.on_chunks_copied(event),
+    events.ChunksCopied: Scheduler._on_chunks_copied,
     events.CopyFailed: lambda scheduler, event: scheduler._answers.on_copy_failed(event),
-    events.PrecopiesEnded: lambda scheduler, event: scheduler._precopies.ended(event),
+    events.PrecopiesEnded: Scheduler._on_precopies_ended,
     events.HandoverDue: Scheduler._on_handover_due,
     events.ChunksFreed: lambda scheduler, event: scheduler._answers.on_chunks_freed(event),
     events.IterationFinished: Scheduler._on_iteration_finished,
@@ -509,6 +566,7 @@ HANDLERS: Mapping[type, Callable[[Scheduler, Any], None]] = {
     events.Proposal: Scheduler._on_proposal,
     events.PolicyDisabled: lambda scheduler, event: scheduler._pending_policies.disable(event.policy, event.reason),
     events.ResourcesOffered: lambda scheduler, event: scheduler._pending_policies.resources_offered(event),
+    events.CheckpointSaved: Scheduler._on_checkpoint_saved,
     events.StopRequested: Scheduler._on_stop_requested,
 }
 """What learns an event, by its type."""

@@ -4,7 +4,7 @@
 
 So a node that joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 9, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
+    {"format": "chicle scheduler", "version": 10, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
@@ -28,16 +28,26 @@ from chicle_elastic.scheduling.members import PresentNode
 from chicle_elastic.scheduling.node_chunks import NodeChunks
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy, Owner
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from chicle_elastic.values import Proposal, ResourceOffer, StateVersion, TaskReport, TrainingState
+from chicle_elastic.values import (
+    AddressedMessage,
+    Happening,
+    Proposal,
+    ResourceOffer,
+    StateVersion,
+    TaskReport,
+    TrainingState,
+)
 
 FORMAT = "chicle scheduler"
-VERSION = 9
+VERSION = 10
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
         "state": State,
         "_has_begun": bool,
         "_started": tuple[int, int],
+        "_happened": list[Happening],
+        "_ordered_s": dict[tuple[ChunkId, NodeId], float],
         "_pause_reason": str | None,
         "_stop_reason": str | None,
         "_now": float,
@@ -87,19 +97,27 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "disabled": dict[str, None],
         "parameters": dict[str, float],
         "owners": dict[str, Owner],
+        "messages": list[AddressedMessage],
+        "memories": dict[str, Any],
+        "fresh": dict[str, None],
+        "has_said": bool,
         "wanted": int,
         "num_requests": int,
         "offer": ResourceOffer,
         "offer_number": int,
         "lost": dict[tuple[str, str], None],
     },
-    "_pending_policies.recent": {"reports": dict[NodeId, list[TaskReport]], "training": list[TrainingState]},
+    "_pending_policies.recent": {
+        "reports": dict[NodeId, list[TaskReport]],
+        "training": list[TrainingState],
+        "happened": tuple[Happening, ...],
+    },
     "_boundary": {
         "_is_starved": bool,
         "_is_turn_of_policies": bool,
         "_num_ordered": int,
-        "_moved_after": int,
-        "_redrawn_after": int,
+        "_moved_after": dict[str, int],
+        "_redrawn_after": dict[str, int],
     },
 }
 """Variables of each part of a scheduler, with their types; "" is the scheduler itself."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from chicle_elastic.ids import NodeId
+from chicle_elastic.values import Proposal
 
 
 def bytes_text(size: int) -> str:
@@ -48,6 +49,18 @@ def disabled_text(policy: str, why: str) -> str:
 def is_disabled_text(line: str) -> bool:
     """Whether a line is one of `disabled_text`, of any policy: a user has to be told of that."""
     return re.match(r"policy .* is disabled: it ", line, re.DOTALL) is not None
+
+
+def replaced_text(policy: str, count: int) -> str:
+    """The line about decisions for which a newer one of the same policy stands."""
+    return f"policy {policy} has replaced {count_text(count, 'decision')} by a newer one"
+
+
+def refused_texts(proposal: Proposal, flaw: str) -> list[str]:
+    """The lines about a decision that is not carried out, and about those that it stands for."""
+    seen = "" if proposal.iteration is None else f" after iteration {proposal.iteration}"
+    replaced = [replaced_text(proposal.policy, proposal.replaced)] if proposal.replaced else []
+    return [*replaced, f"decision of policy {proposal.policy}{seen} is refused: {flaw}"]
 
 
 def boundary_text(iteration: int, round: int, *, total_ms: float, round_ms: float) -> str:

@@ -59,13 +59,24 @@ class PendingTransitions:
 
     def settle_migrations(self) -> None:
         """Forget migrations that make no sense any more, or whose rows have not come."""
-        self.migrations = {
+        kept = {
             chunk: (source, target)
             for chunk, (source, target) in self.migrations.items()
             if self._ledger.owner(chunk) == source
             and self._members.is_seat(target)
             and (target, chunk) in self._precopies.held
         }
+        self._forgotten(len(self.migrations) - len(kept), "a node has gone, or their rows have not come")
+        self.migrations = kept
+
+    def forget_migrations(self, why: str) -> None:
+        """Leave the chunks where they are, whose rows are on their way for policies."""
+        self._forgotten(len(self.migrations), why)
+        self.migrations.clear()
+
+    def _forgotten(self, count: int, why: str) -> None:
+        if count:
+            self._emit(Log(text=f"{count_text(count, 'chunk')} on the way for policies will not move: {why}"))
 
     def take_migrations(self) -> list[tuple[ChunkId, NodeId]]:
         """(chunk, target) of the migrations whose rows have arrived; they are migrations no more."""

@@ -34,6 +34,7 @@ from chicle_elastic.chunks.views import NO_STATE, Array, DataSchema, StateSpec
 from chicle_elastic.clock import Clock
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.local_chunk import LocalChunk
+from chicle_elastic.values import Message
 
 NO_PROGRESS: Array = np.zeros(0)
 """Of a trainer that keeps everything in its model, and of every trainer before the first iteration."""
@@ -136,19 +137,6 @@ class Summed:
     num_tasks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message between tasks, trainer and policies: JSON values, never pickled objects.
-
-    Attributes:
-        sender: Name of the task, or "trainer".
-        payload: None, bool, int, float, str, list or dict of these.
-    """
-
-    sender: str
-    payload: Any
-
-
 class Context(Protocol):
     """What the runtime offers a solver or trainer, at any time and not only at boundaries."""
 
@@ -163,7 +151,8 @@ class Context(Protocol):
         ...
 
     def send(self, to: str, payload: Any) -> None:
-        """Send `payload` (JSON values) to a task by name, to "trainer", or to "*" (everyone else)."""
+        """Send `payload` (JSON values) to a task by name, to "trainer", to a policy as "policy:" and its name, or to
+        "*" (everyone else)."""
         ...
 
     def receive(self) -> Message | None:

@@ -29,7 +29,7 @@ def test_moves_add_up_while_earlier_ones_travel():
     first = stage.take(PRECOPY)
     assert (last_start(stage).travelling, last_start(stage).arriving) == (2, {A: (-2, -20), B: (2, 20)})
     wish(stage, 2, MoveChunks(A, B, 1))
-    assert "decision of policy p is ignored: it saw iteration 2, and chunks have moved after iteration 2" in stage.logs
+    assert "decision of policy p after iteration 2 is refused: chunks were moved for it after iteration 2" in stage.logs
     wish(stage, 3, MoveChunks(A, B, 1))
     second = stage.take(PRECOPY)
     assert not pairs(first) & pairs(second)
@@ -49,9 +49,9 @@ def test_a_decision_is_about_counts_as_they_will_be():
     stage = running(num_chunks=8)
     wish(stage, 1, MoveChunks(A, B, 3))
     wish(stage, 3, MoveChunks(A, B, 2))
-    assert "decision of policy p is ignored: 2 chunks are to leave a, which has 1" in stage.logs
+    assert "decision of policy p after iteration 3 is refused: 2 chunks are to leave a, which has 1" in stage.logs
     wish(stage, 4, MoveChunks(B, A, 6))
-    assert "p moves 4 of 6 chunks: slow" in stage.logs
+    assert "p moves 4 of 6 chunks (others are on their way, have left, or find no room): slow" in stage.logs
     assert last_start(stage).arriving == {A: (1, 10), B: (-1, -10)}
 
 
@@ -66,7 +66,7 @@ def test_redraws_and_moves_travel_together_and_do_not_make_each_other_stale():
     assert last_start(stage).travelling == 1 + 2 * 3
     assert last_start(stage).arriving == {A: (-1, -10), B: (1, 10)}
     wish(stage, 2, RedrawOwnership(1.0), policy="redraw")
-    assert "redraw is ignored: it saw iteration 2, and owners were redrawn after iteration 2" in " ".join(stage.logs)
+    assert "redraw after iteration 2 is refused: chunks were redrawn for it after iteration 2" in " ".join(stage.logs)
     ended(stage, [order for order in stage.orders if isinstance(order, PRECOPY) and order.target == A])
     ended(stage, [order for order in stage.take(PRECOPY) if order.target == B])
     result(stage)

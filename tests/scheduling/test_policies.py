@@ -14,10 +14,13 @@ from chicle_elastic.policies.base import (
     Policy,
     RedrawOwnership,
     ReleaseNode,
+    Remember,
     RequestNodes,
+    SendMessage,
     SetParameter,
 )
 from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.scheduler import OVER
 from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
 from chicle_elastic.values import ResourceOffer, TaskReport, TrainingState
 from tests.scheduling.stage import Stage, kinds, only
@@ -88,7 +91,7 @@ def test_several_policies_share_what_there_is():
     stage.run(2)
     assert stage.counts() == {"a": 0, "b": 8}
     assert "one moves 3 of 3 chunks: told to" in stage.logs
-    assert "two moves 1 of 2 chunks: told to" in stage.logs
+    assert "two moves 1 of 2 chunks (others are on their way, have left, or find no room): told to" in stage.logs
 
 
 def raises(observations):
@@ -111,6 +114,14 @@ def raises(observations):
         (lambda seen: Decision(actions=(RequestNodes(0),), reason="?"), "0 nodes are wanted"),
         (lambda seen: Decision(actions=(ReleaseNode("z"),), reason="?"), "z is not a member that stays"),
         (lambda seen: Decision(actions=7, reason="?"), "actions are 7 and not a sequence"),
+        (
+            lambda seen: Decision(actions=(SendMessage("z", 1),), reason="?"),
+            "a message is for 'z'; it can be for trainer",
+        ),
+        (lambda seen: Decision(actions=(SendMessage("policy:z", 1),), reason="?"), "a message is for 'policy:z'"),
+        (lambda seen: Decision(actions=(SendMessage("a", {1, 2}),), reason="?"), "is not of JSON"),
+        (lambda seen: Decision(actions=(Remember(float("nan")),), reason="?"), "is not of JSON"),
+        (lambda seen: Decision(actions=(Remember("x" * (1 << 16)),), reason="?"), "65538 characters is sent or"),
         (lambda seen: Decision(actions=(SetParameter("rate", 1.0),), reason="?"), "rate is no parameter"),
         (lambda observations: "move it", "raised AttributeError"),
     ],
@@ -131,7 +142,7 @@ def test_a_bad_policy_is_disabled_by_name_and_training_goes_on(say, complaint):
 def test_a_line_about_a_policy_that_is_disabled_is_told_from_others():
     """A user has to hear of it, and of nothing else as loudly."""
     assert is_disabled_text(disabled_text("my policy", "raised KeyError: 7\nand more"))
-    assert not is_disabled_text("decision of policy slow is ignored: it is disabled")
+    assert not is_disabled_text("decision of policy slow is refused: it is disabled")
     assert not is_disabled_text("n1 is under notice: policy slow is disabled: it says")
 
 
@@ -149,7 +160,7 @@ def test_a_bad_decision_by_event_is_ignored_with_a_reason(generation, moves, com
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run()
     stage.tell(events.Proposal(policy="slow", round=generation, actions=MoveChunks.of(moves), reason="?"))
-    assert "decision of policy slow is ignored" in stage.logs[-1]
+    assert "decision of policy slow is refused" in stage.logs[-1]
     assert complaint in stage.logs[-1]
     assert kinds(stage.finish()) == ["StartIteration"]
 
@@ -161,8 +172,8 @@ def decided(policy: str = "slow", *, iteration: int | None, moves=None) -> event
     )
 
 
-def test_a_decision_about_chunks_that_have_moved_since_is_ignored():
-    """Two that saw the same iteration are carried out together; a third one that saw it comes too late."""
+def test_a_decision_that_has_not_seen_its_own_moves_is_refused():
+    """It would ask for them again; moves of another policy, which it cannot have seen, leave it what is left."""
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run(2)
     stage.tell(decided("one", iteration=1))
@@ -170,14 +181,44 @@ def test_a_decision_about_chunks_that_have_moved_since_is_ignored():
     stage.finish()
     stage.answer()
     assert stage.counts() == {"a": 2, "b": 6}
-    stage.tell(decided("three", iteration=1))
-    assert "three is ignored: it saw iteration 1, and chunks have moved after iteration 2" in stage.logs[-1]
-    stage.tell(decided("three", iteration=2))
-    assert "chunks have moved after iteration 2" in stage.logs[-1]
+    stage.tell(decided("one", iteration=2))
+    assert "one after iteration 2 is refused: chunks were moved for it after iteration 2" in stage.logs[-1]
+    assert stage.tell(decided("three", iteration=1, moves={A_TO_B: 4})) == []
     stage.finish()
     stage.answer()
-    assert stage.tell(decided("three", iteration=3)) == []
-    assert stage.scheduler.flaw_of(decided("three", iteration=3)) == "an earlier one waits for the boundary"
+    assert "three moves 2 of 4 chunks (others are on their way, have left, or find no room): ?" in stage.logs
+    assert stage.counts() == {"a": 0, "b": 8}
+    assert "1 chunks are to leave a, which has 0" in stage.scheduler.flaw_of(decided("one", iteration=4))
+
+
+def test_a_newer_decision_takes_the_place_of_one_that_waits():
+    """Of the same policy; those that it stands for are counted, also where it is refused."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run(3)
+    stage.tell(decided(iteration=1, moves={A_TO_B: 3}))
+    stage.tell(replace(decided(iteration=2), replaced=4))
+    stage.tell(decided("other", iteration=2))
+    stage.finish()
+    stage.answer()
+    assert stage.counts() == {"a": 2, "b": 6}
+    assert stage.logs.count("policy slow has replaced 5 decisions by a newer one") == 1
+    stage.tell(replace(decided(iteration=3), replaced=1))
+    assert stage.logs[-2] == "policy slow has replaced 1 decision by a newer one"
+    assert stage.logs[-1].startswith("decision of policy slow after iteration 3 is refused")
+
+
+def test_what_waits_when_the_job_ends_is_refused():
+    """Each with a line."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run(2)
+    stage.tell(decided("one", iteration=1))
+    stage.tell(decided("two", iteration=1))
+    stage.tell(events.StopRequested(reason="enough"))
+    stage.finish()
+    assert stage.logs[-2:] == [
+        f"decision of policy {name} after iteration 1 is refused: {OVER}" for name in ("one", "two")
+    ]
+    assert stage.scheduler.flaw_of(decided("one", iteration=2)) == OVER
 
 
 def test_a_policy_that_fails_elsewhere_is_disabled_by_an_event():
@@ -189,9 +230,10 @@ def test_a_policy_that_fails_elsewhere_is_disabled_by_an_event():
         stage.tell(events.PolicyDisabled(policy="slow", reason="raised KeyError: 'n7'"))
     assert stage.logs.count("policy slow is disabled: it raised KeyError: 'n7'") == 1
     assert stage.scheduler.disabled_policies == ("slow",)
+    assert stage.logs.count("decision of policy slow is refused: it is disabled") == 1
     assert kinds(stage.finish()) == ["StartIteration"]
     stage.tell(decided(iteration=1))
-    assert stage.logs[-1] == "decision of policy slow is ignored: it is disabled"
+    assert stage.logs[-1] == "decision of policy slow after iteration 1 is refused: it is disabled"
 
 
 A_RATE = TrainingState(parameters={"rate": 0.5}, figures={"loss": 2.0})
@@ -308,7 +350,7 @@ def test_a_policy_lets_a_node_go_as_after_a_notice():
     start_of(stage)
     stage.tell(replace(again, round=2))
     assert stage.logs.count("scale does not release b: the job needs 2 nodes (min_nodes)") == 1
-    assert stage.logs[-1] == "decision of policy scale is ignored: it changes nothing"
+    assert stage.logs[-1] == "decision of policy scale is refused: it changes nothing"
 
 
 def test_moves_of_a_later_policy_leave_out_a_node_that_an_earlier_one_lets_go():
@@ -320,7 +362,7 @@ def test_moves_of_a_later_policy_leave_out_a_node_that_an_earlier_one_lets_go():
     stage.tell(wish("shuffle", 1, *(MoveChunks(NodeId(one), NodeId(other), count) for one, other, count in pairs)))
     ordered = [*stage.finish(), *stage.answer()]
     assert only(ordered, effects.ReleaseNode) == [effects.ReleaseNode(node=NodeId("c"))]
-    assert "shuffle moves 2 of 2 chunks: because" in stage.logs
+    assert "shuffle moves 2 of 4 chunks (others are on their way, have left, or find no room): because" in stage.logs
     assert set(stage.counts()) == {"a", "b"}
     assert sum(stage.counts().values()) == 9
 
@@ -350,3 +392,66 @@ def test_a_policy_sees_what_the_resource_manager_offers():
     assert (policy.seen[-1].available, policy.seen[-1].price) == (1, 0.5)
     assert only(ordered, effects.StartIteration)[0].offer == ResourceOffer(available=1, price=0.5)
     assert (stage.logs.count("3 more"), stage.logs.count("1 more"), stage.scheduler.offer_number) == (1, 1, 2)
+
+
+def test_a_memory_is_seen_by_its_policy_alone_and_goes_to_all_tasks_once():
+    """With the iteration after the decision; the same value again is no decision."""
+    count = Script(
+        lambda seen: Decision(
+            actions=(Remember({"asked": (seen.memory or {"asked": 0})["asked"] + 1}),), reason="one more"
+        )
+    )
+    other = Script(lambda seen: None, "other")
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(count, other))
+    stage.run(3)
+    assert [seen.memory for seen in count.seen] == [None, {"asked": 1}]
+    assert [seen.memory for seen in other.seen] == [None, None]
+    assert count.seen[0].policies == ("script", "other")
+    assert start_of(stage).memories == {"script": {"asked": 3}}
+    assert stage.scheduler.memories == {"script": {"asked": 3}}
+    assert stage.scheduler.flaw_of(wish("script", 0, Remember({"asked": 3}))) == "it changes nothing"
+    assert "script remembers something: one more" in stage.logs
+
+
+def test_a_message_of_a_policy_goes_with_the_next_iteration():
+    """And with no other one; where a new round comes first it is refused like any decision."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(wish("one", 0, SendMessage("b", {"rest_s": 1})))
+    stage.tell(wish("two", 1, SendMessage("policy:one", [1])))
+    first = start_of(stage).messages
+    assert [(message.sender, message.to, message.payload) for message in first] == [
+        ("policy:one", "b", {"rest_s": 1}),
+        ("policy:two", "policy:one", [1]),
+    ]
+    assert start_of(stage).messages == ()
+    stage.tell(wish("one", 0, SendMessage("*", None)))
+    stage.join("c")
+    order = start_of(stage)
+    assert (order.round, order.messages) == (2, ())
+    assert "decision of policy one is refused: it is of round 1, and this is round 2" in stage.logs
+
+
+def test_policies_see_what_has_happened_to_nodes_links_and_checkpoints():
+    """Each with the iteration that began after it; what is older than the history of reports is forgotten."""
+    policy = Script(lambda observations: None)
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,), history_length=4)
+    stage.run(2)
+    stage.join("c")
+    stage.tell(events.CheckpointSaved(iteration=1, size_bytes=7, duration_s=0.5))
+    stage.run(3)
+    seen = [(each.kind, each.node, each.iteration) for each in policy.seen[-1].happened]
+    assert seen[:2] == [("joined", "a", 1), ("joined", "b", 1)]
+    assert seen[2:4] == [("joined", "c", 3), ("saved", "", 3)]
+    copied = [each for each in policy.seen[-1].happened if each.kind == "copied"]
+    assert {each.node for each in copied} == {"c"}
+    assert sum(each.size_bytes for each in copied) == stage.counts()["c"]
+    stage.notice("c")
+    stage.run(3)
+    assert ("noticed", "c") in [(each.kind, each.node) for each in policy.seen[-1].happened]
+    assert ("left", "c") in [(each.kind, each.node) for each in policy.seen[-1].happened]
+    assert min(each.iteration for each in policy.seen[-1].happened) > 1
+    stage.lose("b")
+    stage.abort()
+    stage.run(2)
+    assert policy.seen[-1].happened[-1].kind == "lost"

@@ -14,11 +14,15 @@ from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.recording import Recorder
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.values import (
+    AddressedMessage,
+    Happening,
     MoveChunks,
     RedrawOwnership,
     ReleaseNode,
+    Remember,
     RequestNodes,
     ResourceOffer,
+    SendMessage,
     SetParameter,
     StateVersion,
     TaskReport,
@@ -55,6 +59,16 @@ EVERY_EVENT = [
     ),
     events.PolicyDisabled(policy="p", reason="raised KeyError: 7"),
     events.ResourcesOffered(offer=ResourceOffer(available=2, price=0.5), number=1, text="x"),
+    events.Proposal(
+        policy="p",
+        round=1,
+        actions=(SendMessage("*", {"a": [1, None, "x"]}), Remember(1 / 3)),
+        reason="x",
+        iteration=7,
+        replaced=2,
+        is_patient=True,
+    ),
+    events.CheckpointSaved(iteration=7, size_bytes=8, duration_s=1 / 3),
     events.StopRequested(reason="x"),
 ]
 EVERY_EFFECT = [
@@ -66,6 +80,14 @@ EVERY_EFFECT = [
     effects.FreeChunk(chunk=ZERO, node=A, round=1),
     effects.AttachChunks(node=A, added=(ZERO,), removed=()),
     effects.StartIteration(round=1, iteration=1, is_complete=False, parameters={"rate": 1 / 3}, travelling=2),
+    effects.StartIteration(
+        round=1,
+        iteration=1,
+        is_complete=True,
+        messages=(AddressedMessage(sender="policy:p", to="a", payload={"x": [1.5]}),),
+        memories={"p": {"x": None}},
+        happened=(Happening(kind="copied", iteration=1, node="a", source="b", size_bytes=7, duration_s=1 / 3),),
+    ),
     effects.NoticeNode(node=A),
     effects.RequestNodes(total=4, reason="x"),
     effects.ReleaseNode(node=A),

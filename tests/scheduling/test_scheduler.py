@@ -62,8 +62,9 @@ def test_copy_acknowledge_commit_free_in_this_order():
         effects.FreeChunk(chunk=copy.chunk, node="a", round=2),
         effects.AttachChunks(node="a", added=(), removed=(copy.chunk,)),
         effects.AttachChunks(node="b", added=(copy.chunk,), removed=()),
-        effects.StartIteration(round=2, iteration=2, is_complete=True),
+        effects.StartIteration(round=2, iteration=2, is_complete=True, happened=ordered[-1].happened),
     ]
+    assert [each.kind for each in ordered[-1].happened] == ["joined", "copied"]
     assert stage.ledger.owner(copy.chunk) == "b"
     assert stage.tell(events.ChunksFreed(chunks=(copy.chunk,), node="a", round=2)) == []
     assert not stage.ledger.freeing

@@ -37,7 +37,7 @@ WIRING = {
     "_precopies": {"_ledger", "_emit"},
     "_pending_transitions": {"_ledger", "_members", "_precopies", "_emit"},
     "_inventory": {"_ledger", "_leases", "_loads", "_emit"},
-    "_pending_policies": {"_policies", "_places", "_emit", "_min_nodes", "_max_nodes", "recent"},
+    "_pending_policies": {"_policies", "_places", "_names", "_emit", "_min_nodes", "_max_nodes", "recent"},
     "_pending_policies.recent": {"_length"},
     "_boundary": {
         "_ledger",
@@ -150,7 +150,7 @@ def test_a_variable_of_another_type_is_refused(variable: tuple[str, str]) -> Non
     stage = Stage(4, ["a", "b"])
     stage.run()
     data = travelled(stage.scheduler)
-    data["parts"][variable[0]][variable[1]] = {"some": "thing"}
+    data["parts"][variable[0]][variable[1]] = 7 if variable[1] == "memories" else {"some": "thing"}
     with pytest.raises(ProtocolError, match=variable[1]):
         restore(data)
 

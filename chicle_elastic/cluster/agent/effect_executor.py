@@ -37,8 +37,8 @@ from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.ledger import Ledger
-from chicle_elastic.scheduling.scheduler import State
-from chicle_elastic.scheduling.text import no_manager_text
+from chicle_elastic.scheduling.scheduler import OVER, State
+from chicle_elastic.scheduling.text import no_manager_text, refused_texts
 from chicle_elastic.values import ChunkAccount, StateVersion
 
 ROUNDS_PER_TERM = 1_000_000
@@ -117,6 +117,8 @@ class EffectExecutor:
         self._moved = MovedBytes(lambda chunk: self._ledger.info(chunk).size_bytes, self._immutable_share)
         self._resources = resources
         self._offer_told = 0
+        # Decision of each policy that waits until its earlier one is in the log, by the policy's name.
+        self._held: dict[str, events.Proposal] = {}
 
     # What the log says.
 
@@ -234,9 +236,14 @@ class EffectExecutor:
             arriving=effect.arriving,
             must_rebuild=effect.must_rebuild,
             offer=effect.offer,
+            messages=effect.messages,
+            memories=effect.memories,
+            happened=effect.happened,
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()
+        for held in list(self._held.values()):  # a boundary is over: their policies' earlier ones may be in the log
+            self.proposed(self._held.pop(held.policy))
         self._tell_offer(log.members)
 
     def _tell_offer(self, members: Sequence[NodeId]) -> None:
@@ -269,6 +276,7 @@ class EffectExecutor:
         """Leave, when it is this node that owns nothing any more."""
         self._events.write("released", who=effect.node)
         if effect.node == self.node:
+            self._refuse_held(f"{self.node}, where it was made, has left")
             self._host.released()
 
     def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
@@ -293,6 +301,7 @@ class EffectExecutor:
 
     def finish_job(self, effect: effects.FinishJob) -> None:
         """Tell the task what it has in the end, and with which model the job is over."""
+        self._refuse_held(OVER)
         self._events.write("finished", reason=effect.reason)
         if self._resources is not None:
             self._resources.finish(effect.reason, has_failed=effect.reason.startswith(FAILURE))
@@ -383,6 +392,7 @@ class EffectExecutor:
             size_bytes=message.size_bytes,
             duration_ms=round(1e3 * message.duration_s, 3),
         )
+        self._log.append(events.CheckpointSaved(**dataclasses.asdict(message)))
 
     def iteration_broke(self, message: control.IterationBroke) -> None:
         """The task could not merge an iteration."""
@@ -391,13 +401,30 @@ class EffectExecutor:
         self._break(message.round, message.reason)
 
     def proposed(self, proposal: control.Proposal) -> None:
-        """A policy has decided. What the log would ignore, or has not taken yet, costs no node a boundary."""
-        is_on_its_way = any(
-            isinstance(said, events.Proposal) and said.policy == proposal.policy
-            for said in self._log.snapshot().proposed
-        )
-        if not is_on_its_way and self._log.scheduler.flaw_of(proposal) is None:
-            self._log.append(proposal)
+        """A policy has decided. A decision that the log would refuse is patient, so it costs no node a boundary. Of a
+        policy at most two are on their way, a patient one and another; its newest stands for those that wait here."""
+        if (held := self._held.pop(proposal.policy, None)) is not None:
+            proposal = dataclasses.replace(proposal, replaced=proposal.replaced + held.replaced + 1)
+        is_patient = self._log.scheduler.flaw_of(proposal) is not None
+        if self._log.scheduler.state is State.FINISHED:
+            self._refuse([proposal], OVER)
+        elif any(said.is_patient <= is_patient for said in self._on_their_way() if said.policy == proposal.policy):
+            self._held[proposal.policy] = proposal
+        else:
+            self._log.append(dataclasses.replace(proposal, is_patient=is_patient))
+
+    def _on_their_way(self) -> list[events.Proposal]:
+        return [said for said in self._log.snapshot().proposed if isinstance(said, events.Proposal)]
+
+    def _refuse_held(self, flaw: str) -> None:
+        """Write down what comes to nothing, because the log takes no decision of this node any more."""
+        self._refuse((*self._on_their_way(), *self._held.values()), flaw)
+        self._held.clear()
+
+    def _refuse(self, proposals: Sequence[events.Proposal], flaw: str) -> None:
+        for proposal in proposals:
+            for text in refused_texts(proposal, flaw):
+                self.log(effects.Log(text=text))
 
     def task_died(self) -> None:
         """The task is gone; what it was in cannot end."""
@@ -509,6 +536,7 @@ class EffectExecutor:
                 min_nodes=scheduler.settings.min_nodes,
                 max_nodes=scheduler.settings.max_nodes,
                 disabled=scheduler.disabled_policies,
+                memories=scheduler.memories,
             )
         )
         self._events.write("round", round=event.round, members=event.members, has_losses=has_losses)

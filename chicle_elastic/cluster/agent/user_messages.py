@@ -1,7 +1,7 @@
 """User messages from agent to agent. See `runtime.cluster_task.message_router` for the end in the tasks.
 
 On the wire: `{"kind": "post", "sender": party, "to": party, "payload": JSON text}`. A party is a node, which means the
-solvers in its task, or the trainer, which is in the task of rank 0.
+solvers in its task, or the trainer or a policy, which are in the task of rank 0.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from chicle_elastic.cluster.net.peers import Peer
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.control import messages as control
-from chicle_elastic.runtime.training.uni_task import EVERYONE, TRAINER
+from chicle_elastic.values import EVERYONE, POLICY_PREFIX, TRAINER
 
 KIND = "post"
 
@@ -22,7 +22,7 @@ def forward(message: control.UserMessage, membership: Membership) -> None:
     members = membership.log.snapshot().members
     if message.to == EVERYONE:
         membership.peer_links.broadcast(KIND, **fields)
-    elif message.to == TRAINER and members:
+    elif members and (message.to == TRAINER or message.to.startswith(POLICY_PREFIX)):
         membership.peer_links.send(members[0], KIND, **fields)
     else:
         membership.peer_links.send(NodeId(message.to), KIND, **fields)

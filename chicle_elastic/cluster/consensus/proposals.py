@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.cluster.consensus.messages import Propose
 from chicle_elastic.ids import NodeId
-from chicle_elastic.scheduling.events import Event
+from chicle_elastic.scheduling.events import Event, is_patient
 
 
 class PendingProposals:
@@ -55,6 +55,11 @@ class PendingProposal:
 
     def __bool__(self) -> bool:
         return bool(self._items)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether any of them asks for a boundary; others wait for one that comes anyway."""
+        return not all(is_patient(item.proposal.event) for item in self._items)
 
     def add(self, node: NodeId, proposal: Propose) -> None:
         """Let a proposal wait, if it is the author's next."""

@@ -489,7 +489,7 @@ class Replica:
         for peer in self.peers:
             if self._followers.lacks(peer):
                 self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
-        if self.own.is_awaiting and (self._waiting or self._reachability.first_unreachable()):
+        if self.own.is_awaiting and (self._waiting.is_urgent or self._reachability.first_unreachable()):
             self._do(Vote())
         self._replace_leader()
 

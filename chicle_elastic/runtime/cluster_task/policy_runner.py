@@ -3,6 +3,7 @@
     observe    after each merge, in the main thread: hands the newest observations to every idle policy
     decide     in the policy's worker thread: decide, check the decision, send it as a proposal, which the agent
                appends to the log as it is
+               A policy's messages and its memory (`SendMessage`, `Remember`) are in its observations
     dismiss    a policy that raised, returned an invalid decision or has not answered for `patience_s` is dropped
 
 Each policy has a thread of its own, so a slow policy stalls neither the job nor the others; it does not see the
@@ -14,17 +15,19 @@ task of any node can continue as rank 0; the dismissed policies are in the log, 
 process the scheduler asks each policy directly, and only needs the time limit (`TimeLimitedPolicy`).
 """
 
+import dataclasses
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from chicle_elastic import waits
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import ContractError
+from chicle_elastic.runtime.training.uni_task import Exchange
 from chicle_elastic.scheduling.events import PolicyDisabled
-from chicle_elastic.scheduling.pending_policies import DecidingPolicy, propose
-from chicle_elastic.values import Decision, Observations, Proposal
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, private, propose
+from chicle_elastic.values import POLICY_PREFIX, Decision, Observations, Proposal
 
 PATIENCE_S = 30.0  # how long a policy may take to decide
 
@@ -36,11 +39,19 @@ class PolicyRunner:
     """See the top of the module."""
 
     def __init__(
-        self, policies: Sequence[DecidingPolicy], clock: Clock, say: SendAnswer, *, patience_s: float = PATIENCE_S
+        self,
+        policies: Sequence[DecidingPolicy],
+        clock: Clock,
+        say: SendAnswer,
+        *,
+        mailboxes: Exchange,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._workers = {
-            policy.name: _PolicyWorker(policy, clock, say, place=place) for place, policy in enumerate(policies)
+            policy.name: _PolicyWorker(HearingPolicy(policy, mailboxes), clock, say, place=place)
+            for place, policy in enumerate(policies)
         }
+        self._names = tuple(self._workers)
         self._clock, self._say, self._patience_s = clock, say, patience_s
 
     def __bool__(self) -> bool:
@@ -51,14 +62,14 @@ class PolicyRunner:
         for name in [name for name in self._workers if name in names]:
             self._workers.pop(name).close()
 
-    def observe(self, observations: Observations) -> None:
-        """Hand the observations to every idle policy; returns at once."""
+    def observe(self, observations: Observations, memories: Mapping[str, Any]) -> None:
+        """Hand the observations to every idle policy, each with its memory; returns at once."""
         now = self._clock.now()
         for name, worker in list(self._workers.items()):
             if worker.has_failed:
                 del self._workers[name]
             elif (since := worker.busy_since) is None:
-                worker.put(observations)
+                worker.put(private(observations, name, memories, self._names))
             elif now - since > self._patience_s:
                 self._workers.pop(name).close()
                 self._say(PolicyDisabled(policy=name, reason=_no_answer(now - since)))
@@ -68,6 +79,26 @@ class PolicyRunner:
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class HearingPolicy:
+    """A policy that is given its messages with its observations."""
+
+    policy: DecidingPolicy
+    mailboxes: Exchange
+
+    @property
+    def name(self) -> str:
+        """Of the policy."""
+        return self.policy.name
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """The decision of the policy; raises what it raises."""
+        messages = []
+        while (message := self.mailboxes.take(f"{POLICY_PREFIX}{self.name}")) is not None:
+            messages.append(message)
+        return self.policy.decide(dataclasses.replace(observations, messages=tuple(messages)))
 
 
 class _PolicyWorker:

@@ -26,6 +26,7 @@ The model keeps its address in memory from the first to the last round.
 
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import signal
@@ -33,6 +34,7 @@ import threading
 import traceback
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.folder import ChunkFolder
@@ -97,12 +99,13 @@ class ClusterTask:
         self._control = ControlClient(address)
         self._node = self._control.welcome.node
         self._may_use_nccl = True
-        self._message_router = MessageRouter(self._node, self._control.send)
         self._send_queue = SendQueue(self._control.send)
         self._pages = LedgerPages()
         self._recent = RecentIterations()
         policies = DEFAULT_POLICIES if job.policies is None else job.policies
-        self._policy_runner = PolicyRunner(policies, clock, self._control.send)
+        self._message_router = MessageRouter(self._node, self._control.send, [policy.name for policy in policies])
+        self._policy_runner = PolicyRunner(policies, clock, self._control.send, mailboxes=self._message_router)
+        self._memories: dict[str, Any] = {}
         self._round_context: RoundContext | None = None
         self._checkpoint_trigger: CheckpointTrigger | None = None
         self._began: int | None = None
@@ -282,6 +285,7 @@ class ClusterTask:
         self._is_dirty = is_first or any(position.must_recover for position in positions)
         self._message_router.has_trainer = group.rank == 0
         self._policy_runner.dismiss(order.disabled)
+        self._memories.update(order.memories)
         self._round = order
         self._round_context = RoundContext(
             self._job,
@@ -347,6 +351,7 @@ class ClusterTask:
         """One iteration; returns the next one if the task begins it without an order."""
         started_s = self._clock.now()
         version = StateVersion(order.round, order.iteration)
+        self._learn(order)
         has_solved = False
         try:
             round_context = self._round_context_of(order.round)
@@ -406,7 +411,7 @@ class ClusterTask:
         self._recent.keep_only(round_context.members)
         self._recent.note(reports, (training,))
         if round_context.rank == 0 and self._policy_runner:
-            self._policy_runner.observe(self._observations(round_context, order))
+            self._policy_runner.observe(self._observations(round_context, order), self._memories)
         is_wanted = (
             bool(round_context.votes) or self._has_stopped or broke is not None or not self._control.inbox.empty()
         )
@@ -434,7 +439,16 @@ class ClusterTask:
         self._training.history_text.keep(self._training.history)  # now, so that no member waits for it at a join
         if not goes_on:
             return None
-        return dataclasses.replace(order, iteration=order.iteration + 1, lines=(), must_rebuild=False)
+        nothing: dict[str, Any] = {"lines": (), "messages": (), "memories": {}, "happened": ()}
+        return dataclasses.replace(order, iteration=order.iteration + 1, must_rebuild=False, **nothing)
+
+    def _learn(self, order: control.Iterate) -> None:
+        """Take what policies have sent and remembered, and what happened."""
+        for message in order.messages:
+            payload = json.dumps(message.payload)
+            self._message_router.deliver(control.Deliver(sender=message.sender, to=message.to, payload=payload))
+        self._memories.update(order.memories)
+        self._recent.begin(order.iteration, order.happened)
 
     def _save(self, order: control.Save) -> None:
         """Write a part of the checkpoint of a job that pauses, if this task has the model that belongs to its state."""

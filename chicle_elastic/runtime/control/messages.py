@@ -40,7 +40,7 @@ The first frame of each side carries `VERSION`, and another one is refused. Numb
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
@@ -186,7 +186,7 @@ class UserMessage:
     """A message of solver or trainer for a party that is not in this task."""
 
     sender: str  # name of the task, or "trainer"
-    to: str  # a task, "trainer" (which is in the task of rank 0) or "*" (everyone in other tasks)
+    to: str  # a task, "trainer" or "policy:NAME" (which are in the task of rank 0), or "*" (everyone in other tasks)
     payload: str  # JSON text
 
 
@@ -298,6 +298,7 @@ class Round:
     min_nodes: int = 1  # fewer nodes than these pause the job
     max_nodes: int | None = None  # more than these cannot take part
     disabled: tuple[str, ...] = ()  # policies that are heard no more
+    memories: Mapping[str, Any] = field(default_factory=dict)  # what policies have remembered, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

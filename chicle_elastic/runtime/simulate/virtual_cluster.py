@@ -26,6 +26,7 @@ import numpy as np
 
 from chicle_elastic.clock import VirtualClock
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime.cluster_task.policy_runner import HearingPolicy
 from chicle_elastic.runtime.simulate.result import SimulationResult
 from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedLoss, SimulatedMachine
 from chicle_elastic.runtime.simulate.work import Cost, Ended, Work
@@ -34,7 +35,7 @@ from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from chicle_elastic.values import DEADLINE, ResourceOffer, TaskReport
+from chicle_elastic.values import DEADLINE, POLICY_PREFIX, ResourceOffer, TaskReport
 
 INTERRUPT_SHARE = 0.2
 """Part of the grace period after which tasks end a long iteration early (as in `cluster.agent.node`)."""
@@ -108,7 +109,10 @@ class VirtualCluster:
             start_nodes=scenario.start_nodes(),
             precopy=job.precopy,
         )
-        self.scheduler = Scheduler(settings, policies if sink is None else [*map(RecordedPolicy, policies)])
+        for policy in policies:
+            self.work.mailboxes.add(f"{POLICY_PREFIX}{policy.name}")
+        hearing = [HearingPolicy(policy, self.work.mailboxes) for policy in policies]
+        self.scheduler = Scheduler(settings, hearing if sink is None else [*map(RecordedPolicy, hearing)])
         self._handler = self.scheduler if sink is None else Recorder(self.scheduler, sink)
         self._policy_names = tuple(policy.name for policy in policies)
         self._nodes: dict[NodeId, VirtualNode] = {}
@@ -357,6 +361,8 @@ class VirtualCluster:
         now_s, job = self.clock.now_s, self.scenario.job
         if self.work.history:
             self._stalls_s[effect.iteration] = now_s - self._iteration_ended_s
+        for message in effect.messages:
+            self.work.mailboxes.deliver(message)
         rows = {name: self._nodes[name].num_rows for name in self._members if self._nodes[name].num_chunks}
         samples = dict(self.work.begin(effect, rows))
         seconds = {}

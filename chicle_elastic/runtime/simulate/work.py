@@ -21,6 +21,7 @@ from chicle_elastic.runtime.simulate.scenario import SimulatedJob
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.local_tasks import LocalTasks
 from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training
+from chicle_elastic.runtime.training.uni_task import Mailboxes
 from chicle_elastic.scheduling.effects import StartIteration
 from chicle_elastic.solvers.base import Action, Summed
 from chicle_elastic.values import DEADLINE, ChunkInfo, TrainingState
@@ -50,6 +51,7 @@ class Cost:
             for number in range(job.chunks)
         )
         self.history = History()  # a record per merged iteration
+        self.mailboxes = Mailboxes()  # of policies; tasks that only take time read no messages
         self._job = job
         self._rows = sum(info.num_rows for info in self.infos)
         self._samples = 0
@@ -130,6 +132,7 @@ class Real:
         self._spec: StateSpec = job.trainer.state(job.source.schema).without_notes()
         self.infos = job.source.infos(self._spec)
         self._tasks = LocalTasks(job, clock)
+        self.mailboxes = self._tasks.mailboxes
         self._training = Training(job, context=self._tasks.context, elapsed_s=clock.now)
         self._summed = Summed(delta=np.zeros(0), weight=0.0, metrics={}, num_tasks=0)
         self._is_dirty = False

@@ -22,20 +22,20 @@ class LocalTasks(dict[NodeId, UniTask]):
         super().__init__()
         self.num_joined = 0
         self._job, self._clock = job, clock
-        self._mailboxes = Mailboxes()
-        self.context = LocalContext(TRAINER, [job.seed, 0], self._mailboxes)  # the trainer's
+        self.mailboxes = Mailboxes(policy.name for policy in job.policies or ())
+        self.context = LocalContext(TRAINER, [job.seed, 0], self.mailboxes)  # the trainer's
 
     def join(self, node: NodeId) -> None:
         """Give a node a task."""
         self.num_joined += 1
-        self._mailboxes.add(node)
-        context = LocalContext(node, [self._job.seed, self.num_joined], self._mailboxes)
+        self.mailboxes.add(node)
+        context = LocalContext(node, [self._job.seed, self.num_joined], self.mailboxes)
         self[node] = UniTask(node, self._job.trainer, context, self._clock, self._job.source.schema)
 
     def leave(self, node: NodeId) -> None:
         """End the task of a node."""
         self.pop(node).close()
-        self._mailboxes.remove(node)
+        self.mailboxes.remove(node)
 
     def copy_chunk(self, chunk: ChunkId, source: NodeId, target: NodeId) -> None:
         """Copy a chunk. Rows never change, so the copy may share them; state does, and must not be shared."""

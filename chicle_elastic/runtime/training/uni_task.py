@@ -4,7 +4,7 @@ It is the same object in process and in the task process of a node; it knows no 
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -15,22 +15,26 @@ from chicle_elastic.chunks.views import Array, Chunk, DataSchema
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import ContractError, UsageError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.solvers.base import Budget, Message, Solver, Trainer, Update
+from chicle_elastic.solvers.base import Budget, Solver, Trainer, Update
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk, check_full_pass
+from chicle_elastic.values import EVERYONE, POLICY_PREFIX, TRAINER, AddressedMessage, Message
 
-TRAINER = "trainer"
-EVERYONE = "*"
+__all__ = ["EVERYONE", "TRAINER", "Exchange", "LocalContext", "Mailboxes", "UniTask", "require_json"]
+
+KEPT_FOR_POLICIES = 4096  # messages
 
 
 class Mailboxes:
     """Messages between the parties of one process; usable from several threads (`deque` operations are atomic)."""
 
-    def __init__(self) -> None:
+    def __init__(self, policies: Iterable[str] = ()) -> None:
         self._boxes: dict[str, deque[Message]] = {TRAINER: deque()}
+        for name in policies:
+            self.add(f"{POLICY_PREFIX}{name}")
 
     def add(self, name: str) -> None:
-        """Give a party a mailbox."""
-        self._boxes.setdefault(name, deque())
+        """Give a party a mailbox. That of a policy keeps the newest messages alone: a policy may be asked no more."""
+        self._boxes.setdefault(name, deque(maxlen=KEPT_FOR_POLICIES if name.startswith(POLICY_PREFIX) else None))
 
     def remove(self, name: str) -> None:
         """Remove a mailbox; its messages are lost, as those of a node that leaves."""
@@ -44,10 +48,17 @@ class Mailboxes:
             receivers = [name for name in list(self._boxes) if name != sender]
         elif to in self._boxes:
             receivers = [to]
+        elif to.startswith(POLICY_PREFIX):  # a job may have its trainer without the policy
+            receivers = []
         else:
             raise UsageError(f"{sender!r} sent a message to {to!r}; the parties now are {sorted(self._boxes)}")
         for receiver in receivers:
             self._boxes[receiver].append(Message(sender=sender, payload=payload))
+
+    def deliver(self, message: AddressedMessage) -> None:
+        """Deliver a message of a policy; to a party that has left it comes no more."""
+        if message.to == EVERYONE or message.to in self._boxes:
+            self.post(message.sender, message.to, message.payload)
 
     def take(self, name: str) -> Message | None:
         """The oldest message of a party, or None."""
@@ -99,7 +110,7 @@ class LocalContext:
         return np.random.default_rng(self.seed)
 
     def send(self, to: str, payload: Any) -> None:
-        """Send `payload` (JSON values) to a task by name, to "trainer", or to "*" (everyone else)."""
+        """Send `payload` (JSON values); arguments as in `Context.send`."""
         self.mailboxes.post(self.name, to, payload)
 
     def receive(self) -> Message | None:

@@ -21,11 +21,14 @@ from chicle_elastic.policies.base import (
     Policy,
     RedrawOwnership,
     ReleaseNode,
+    Remember,
     RequestNodes,
+    SendMessage,
     SetParameter,
 )
 from chicle_elastic.solvers.base import Budget, Context, Report, Solver, Update
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.values import PolicyAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,3 +268,57 @@ class Steps(Policy):
         newest = sorted(observations.num_chunks)[total:]
         releases = (ReleaseNode(node) for node in newest)
         return Decision(actions=(RequestNodes(total), *releases), reason=f"{observations.available} more at hand")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker(Policy):
+    """Decides as often as it is told, whenever it is asked, and counts its decisions in a file.
+
+    A second file says that it was asked again after the last one: then its decisions have left its thread.
+    """
+
+    title: str
+    wish: str  # what each decision wants
+    folder: str
+    most: int
+    pause_s: float = 0.0  # how long it thinks
+
+    @property
+    def name(self) -> str:
+        """Given by the test."""
+        return self.title
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """The next one."""
+        path = Path(self.folder) / self.title
+        number = path.stat().st_size if path.exists() else 0
+        if number == self.most:
+            path.with_suffix(".done").touch()
+            return None
+        time.sleep(self.pause_s)
+        with path.open("ab") as file:
+            file.write(b"x")
+        counts = observations.num_chunks
+        poor, rich = min(counts, key=lambda node: counts[node]), max(counts, key=lambda node: counts[node])
+        wishes: dict[str, PolicyAction] = {
+            "move": MoveChunks(rich if poor != rich else max(counts), poor, 1),
+            "redraw": RedrawOwnership(0.1),
+            "same": SetParameter("echo", 1.0),
+            "new": SetParameter("echo", 2.0 + number),
+            "nodes": RequestNodes(len(counts)),
+            "message": SendMessage("*", number),
+            "memory": Remember((observations.memory or 0) + 1),
+        }
+        return Decision(actions=(wishes[self.wish],), reason=f"number {number}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter(Policy):
+    """Counts in its memory how often it was asked to some iteration on, and sets a parameter to it."""
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """One more, at every fifth iteration."""
+        if observations.iteration % 5:
+            return None
+        count = (observations.memory or 0) + 1
+        return Decision(actions=(Remember(count), SetParameter("echo", float(count))), reason=f"asked {count} times")

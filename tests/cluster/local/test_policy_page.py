@@ -1,4 +1,4 @@
-"""The first example of the page on policies: it runs as it stands there, in process and on a local cluster."""
+"""The examples of the page on policies: they run as they stand there, in process and on a local cluster."""
 
 import re
 import subprocess
@@ -11,15 +11,30 @@ from tests.timeouts import timeout_s
 PAGE = ROOT / "docs/how-to/write-a-policy.md"
 
 
-def test_the_policy_of_the_page_runs_in_process_and_on_a_cluster(tmp_path: Path) -> None:
-    """As a script of a user, in another folder; it prints the chunks of a node by iteration."""
-    [block, _] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    [policy] = re.findall(r"^@dataclass.*?(?=\n\n\n)", block, re.DOTALL | re.MULTILINE)
-    assert len(policy.splitlines()) < 30
-    script = tmp_path / "relieve.py"
+def run(block: str, folder: Path) -> str:
+    """What a block prints as a script of a user, in another folder."""
+    script = folder / "mine.py"
     script.write_text(block, encoding="utf-8")
     ended = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=timeout_s(120), check=False
+        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=timeout_s(120), check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert re.match(r"\[\d+", ended.stdout), ended.stdout
+    return ended.stdout
+
+
+def test_the_policy_of_the_page_runs_in_process_and_on_a_cluster(tmp_path: Path) -> None:
+    """It prints the chunks of a node by iteration."""
+    block, _, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    [policy] = re.findall(r"^@dataclass.*?(?=\n\n\n)", block, re.DOTALL | re.MULTILINE)
+    assert len(policy.splitlines()) < 30
+    assert re.match(r"\[\d+", out := run(block, tmp_path)), out
+
+
+def test_the_policies_that_talk_move_chunks_until_the_node_is_cool(tmp_path: Path) -> None:
+    """Of 80 degrees four chunks take 20 away; the trainer hears of each, and every chunk of both runs has its line."""
+    _, _, block = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    *told, in_process, on_cluster = run(block, tmp_path).splitlines()
+    assert told[:4] == [f"policy:Diary {{'moved': {number}, 'slow links': []}}" for number in range(1, 5)]
+    for line, node in ((in_process, "task-1"), (on_cluster, "n1")):
+        degrees = re.findall(rf"CoolDown moves 1 of 1 chunk: {node} has (\d+) degrees", line)
+        assert degrees == ["80", "75", "70", "65"], line

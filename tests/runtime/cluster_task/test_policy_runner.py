@@ -15,6 +15,7 @@ from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
 from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, TimeLimitedPolicy
+from chicle_elastic.runtime.training.uni_task import Mailboxes
 from chicle_elastic.scheduling.events import PolicyDisabled
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
 from chicle_elastic.values import Proposal, ResourceOffer, SetParameter, TaskReport, TrainingState
@@ -90,7 +91,10 @@ class Room:
     def __init__(self, *policies: Policy, patience_s: float = 30.0) -> None:
         self.clock = Hand()
         self.said: SimpleQueue[Proposal | PolicyDisabled] = SimpleQueue()
-        self.advisers = PolicyRunner(policies, self.clock, self.said.put, patience_s=patience_s)
+        self.mailboxes = Mailboxes(policy.name for policy in policies)
+        self.advisers = PolicyRunner(
+            policies, self.clock, self.said.put, mailboxes=self.mailboxes, patience_s=patience_s
+        )
 
     def hear(self) -> Proposal | PolicyDisabled:
         """The next thing said."""
@@ -100,7 +104,7 @@ class Room:
 def test_a_decision_comes_from_a_thread_of_its_own():
     """With the round and the iteration that it saw."""
     room = Room(Script("good", moves_one))
-    room.advisers.observe(seen(7))
+    room.advisers.observe(seen(7), {})
     expected = Proposal(policy="good", round=3, iteration=7, actions=(MoveChunks(A, B, 1),), reason="seen 7", place=0)
     assert room.hear() == expected
     room.advisers.close()
@@ -118,7 +122,7 @@ def test_a_slow_policy_holds_up_nobody_and_sees_what_is_new_then():
     room = Room(Script("slow", think), Script("quick", moves_one))
     for iteration in (1, 2, 3):
         wait_until_idle(room, "quick")
-        room.advisers.observe(seen(iteration))
+        room.advisers.observe(seen(iteration), {})
         assert (room.hear().policy, iteration) == ("quick", iteration)
     assert has_begun.acquire(timeout=timeout_s(10))
     may_end.release()
@@ -126,7 +130,7 @@ def test_a_slow_policy_holds_up_nobody_and_sees_what_is_new_then():
     wait_until_idle(room, "slow")
     wait_until_idle(room, "quick")
     may_end.release()
-    room.advisers.observe(seen(4))
+    room.advisers.observe(seen(4), {})
     assert {(said.policy, said.iteration) for said in (room.hear(), room.hear())} == {("slow", 4), ("quick", 4)}
     room.advisers.close()
 
@@ -160,12 +164,12 @@ def test_a_bad_policy_says_why_it_failed_and_is_never_asked_again(say, complaint
     """The others are."""
     asked = []
     room = Room(Script("bad", lambda seen: asked.append(seen) or say(seen)), Script("good", moves_one))
-    room.advisers.observe(seen(1))
+    room.advisers.observe(seen(1), {})
     answers = {said.policy: said for said in (room.hear(), room.hear())}
     assert complaint in answers["bad"].reason
     wait_until_idle(room, "good")
     wait_until_idle(room, "bad")
-    room.advisers.observe(seen(2))
+    room.advisers.observe(seen(2), {})
     assert room.hear().iteration == 2
     assert len(asked) == 1
     room.advisers.close()
@@ -181,12 +185,12 @@ def test_a_policy_that_never_answers_is_given_up_after_its_patience():
         return moves_one(observations)
 
     room = Room(Script("stuck", hang), patience_s=5.0)
-    room.advisers.observe(seen(1))
+    room.advisers.observe(seen(1), {})
     room.clock.now_s = 5.0
-    room.advisers.observe(seen(2))
+    room.advisers.observe(seen(2), {})
     assert room.said.empty()
     room.clock.now_s = 5.5
-    room.advisers.observe(seen(3))
+    room.advisers.observe(seen(3), {})
     assert room.hear() == PolicyDisabled(policy="stuck", reason="did not answer within 5.5 s")
     assert not room.advisers
     may_end.set()
@@ -198,7 +202,7 @@ def test_whoever_was_disabled_in_another_task_is_not_asked_here():
     """The log says so, and the next round brings it."""
     room = Room(Script("bad", moves_one), Script("good", moves_one))
     room.advisers.dismiss(("bad", "unknown"))
-    room.advisers.observe(seen())
+    room.advisers.observe(seen(), {})
     assert room.hear().policy == "good"
     assert room.said.empty()
     room.advisers.close()
@@ -247,3 +251,26 @@ def test_a_user_who_waits_for_a_policy_is_told_once(monkeypatch, caplog):
     for _ in range(2):
         assert patient.decide(seen()) is None
     assert [line.partition(" (")[0] for line in caplog.messages] == ["waiting for policy slow to decide"]
+
+
+def test_each_policy_gets_its_own_messages_and_memory_with_its_observations():
+    """Messages once, those of before its last decision no more."""
+    heard: dict[str, list[Any]] = {"one": [], "two": []}
+
+    def listen(name: str) -> Script:
+        def say(seen: Observations) -> Decision:
+            heard[name].append((seen.memory, [message.payload for message in seen.messages]))
+            return moves_one(seen)
+
+        return Script(name, say)
+
+    room = Room(listen("one"), listen("two"))
+    room.mailboxes.post("n0", "policy:one", {"heat": 1})
+    room.mailboxes.post("policy:one", "*", "to all others")
+    for _ in range(2):
+        room.advisers.observe(seen(1), {"one": [7]})
+        assert {room.hear().policy, room.hear().policy} == {"one", "two"}
+        for name in heard:
+            wait_until_idle(room, name)
+    assert heard == {"one": [([7], [{"heat": 1}]), ([7], [])], "two": [(None, ["to all others"]), (None, [])]}
+    room.advisers.close()
