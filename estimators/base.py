@@ -232,7 +232,7 @@ class LinearClassifier(
         )
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
-        from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
+        from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
         from chicle_elastic.solvers.linear.trainer import LinearTrainer
         from estimators.place import threads_of
 

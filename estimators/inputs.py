@@ -24,8 +24,8 @@ from estimators.warm import KeptDuals, fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
     from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
     ClassifierTrainer: TypeAlias = LinearTrainer | L1Trainer | MultinomialTrainer

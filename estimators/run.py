@@ -240,7 +240,7 @@ def _fit_alone(
     """
     from chicle_elastic.chunks.sources import ArraySource
     from chicle_elastic.solvers.linear.alone import looks
-    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
     source, max_iter = training.source, int(estimator.max_iter)

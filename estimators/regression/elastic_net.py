@@ -4,7 +4,7 @@ With X and Y as in `targets`, W the sum of weights, H = X'X / W and q = X'y / W,
 
     P(w) = |y - X w|^2 / 2W + l1 |w|_1 + l2/2 |w|^2
 
-where |y - X w|^2 / W = |y|^2 / W - q'w - v'w and v = q - H w is what `l1.objective` makes duals of. Nothing of that
+where |y - X w|^2 / W = |y|^2 / W - q'w - v'w and v = q - H w is what `l1.penalty` makes duals of. Nothing of that
 reads X again; rounding of the products counts as a part of the gap.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY
-from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.penalty import L1Penalty
 from chicle_elastic.solvers.linear.l1.subproblem import minimise
 from estimators.regression.targets import EPS, Products, Results, Samples, finished
 
@@ -67,9 +67,9 @@ def _solution(
     w, _ = minimise(H, q, start, l1=l1, l2=l2, enough=0.0, accuracy=accuracy, most_rounds=MOST_LOOKS)
     v = q - H @ w
     losses = 0.5 * max(square - float(q @ w) - float(v @ w), 0.0)
-    objective = Objective(loss=None, l1=l1, l2=l2, has_free_intercept=False)
-    primal = losses + objective.penalty(w)
-    _, gap = objective.scaled(w, primal, np.concatenate([[losses, float(v @ w)], v])[np.newaxis])
+    penalty = L1Penalty(l1, l2)
+    primal = losses + penalty.value(w)
+    _, gap = penalty.scaled(w, primal, np.array([losses]), v[np.newaxis])
     length = float(np.abs(w).sum())
     gap = max(gap, 0.0) + EPS * (square + products.size / total * length * length)
     if np.isfinite(products.total):

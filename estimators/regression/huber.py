@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from chicle_elastic.chunks.views import Array
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Outcome, Runtime
-    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
     from estimators.regression.common import RegressionSet
 
 
@@ -171,8 +171,8 @@ class ChicleHuber(LinearRegressor):
         self.logdir = logdir
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
         from chicle_elastic.solvers.linear.regression.losses import Huber
-        from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
         return RegressionTrainer(
             loss=Huber(float(self.epsilon)),

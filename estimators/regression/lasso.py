@@ -17,7 +17,7 @@ from estimators.run import needs_no_job
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.l1.trainer import LassoTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import LassoTrainer
     from estimators.regression.targets import Samples
 
 
@@ -197,7 +197,7 @@ class ChicleElasticNet(LinearRegressor):
         return float(self.l1_ratio)
 
     def _trainer(self) -> "LassoTrainer":
-        from chicle_elastic.solvers.linear.l1.trainer import LassoTrainer
+        from chicle_elastic.solvers.linear.newton.trainer import LassoTrainer
 
         return LassoTrainer(
             alpha=float(self.alpha),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chicle_elastic.chunks.views import Array
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 
 
 class ChiclePoisson(LinearRegressor):
@@ -146,8 +146,8 @@ class ChiclePoisson(LinearRegressor):
         self.logdir = logdir
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
         from chicle_elastic.solvers.linear.regression.losses import Poisson
-        from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
         return RegressionTrainer(
             loss=Poisson(),

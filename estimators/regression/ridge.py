@@ -27,7 +27,7 @@ from estimators.streaming import is_folder
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
     from estimators.regression.targets import Products, Samples
 
 
@@ -170,8 +170,8 @@ class ChicleRidge(LinearRegressor):
         self.logdir = logdir
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
         from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
-        from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
         return RegressionTrainer(
             loss=SquaredEpsilonInsensitive(0.0),

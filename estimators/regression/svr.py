@@ -11,7 +11,7 @@ from estimators.regression.base import LinearRegressor
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 
 
 class ChicleSVR(LinearRegressor):
@@ -162,8 +162,8 @@ class ChicleSVR(LinearRegressor):
         self.logdir = logdir
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
         from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive, SquaredEpsilonInsensitive
-        from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
         kind = EpsilonInsensitive if self.loss == "epsilon_insensitive" else SquaredEpsilonInsensitive
         return RegressionTrainer(

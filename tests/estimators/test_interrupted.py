@@ -10,7 +10,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from chicle_elastic.runtime import in_process
-from chicle_elastic.solvers.linear.regression.solver import RegressionSolver
+from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from estimators import ChicleRidge
 from tests.timeouts import timeout_s
 
@@ -89,14 +89,14 @@ def test_where_no_certificate_can_be_made_the_last_certified_model_is_left(monke
     """Iterations that take long leave no time for one after Ctrl-C; the model and the gap belong together."""
     X = np.random.default_rng(0).normal(size=(50, 8)) * 10.0 ** np.arange(8)
     y = X.sum(axis=1) + 1.0
-    solve, at = RegressionSolver.solve, 12
+    solve, at = NewtonSolver.solve, 12
 
     def interrupting(self, model, budget):
         if budget.iteration == at:
             raise KeyboardInterrupt
         return solve(self, model, budget)
 
-    monkeypatch.setattr(RegressionSolver, "solve", interrupting)
+    monkeypatch.setattr(NewtonSolver, "solve", interrupting)
     monkeypatch.setattr(in_process, "CERTIFY_WITHIN_S", -1.0)
     model = ChicleRidge(tol=0.0, max_iter=100)
     with pytest.raises(KeyboardInterrupt), pytest.warns(ConvergenceWarning):
@@ -118,7 +118,7 @@ def test_before_the_first_iteration_has_ended_nothing_changes(monkeypatch):
     def interrupting(self, model, budget):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RegressionSolver, "solve", interrupting)
+    monkeypatch.setattr(NewtonSolver, "solve", interrupting)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X * 2, y)
     assert model.coef_ is before

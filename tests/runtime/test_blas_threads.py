@@ -12,8 +12,8 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.blas_threads import blas_threads_of
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Trainer
+from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.path import PathTrainer
-from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 OUTSIDE = 3

@@ -32,16 +32,15 @@ from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 from chicle_elastic.runtime.simulate.work import Real
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
-from chicle_elastic.solvers.linear.l1.trainer import L1Trainer, LassoTrainer
 from chicle_elastic.solvers.linear.methods import FEW_VALUES
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, LassoTrainer, RegressionTrainer
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     Huber,
     Poisson,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 FILE = Path(__file__).parents[1] / "golden" / "linear_runs.json"

@@ -13,30 +13,28 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import penalised as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
-from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.columns import Columns
-from chicle_elastic.solvers.linear.l1.objective import Objective
-from chicle_elastic.solvers.linear.l1.state import L1Output, L1State
-from chicle_elastic.solvers.linear.l1.steps import working_set
-from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase
+from chicle_elastic.solvers.linear.l1.problem import working_set
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, Sum
+from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 
 LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
 
 
-def objective_of(loss, *, l1_ratio=1.0, is_free=None):
+def problem_of(loss, *, l1_ratio=1.0, is_free=None):
     """As the estimators have it."""
+    trainer = L1Trainer(loss=loss.name.lower(), l1_ratio=l1_ratio)
     is_free = loss is Loss.LOGISTIC if is_free is None else is_free
-    return Objective(loss=loss, l1=l1_ratio, l2=1.0 - l1_ratio, has_free_intercept=is_free, tol=1e-3)
+    return dataclasses.replace(trainer, penalises_intercept=not is_free).problem
 
 
-def state_of(objective, num_outputs, D, *, is_whole=True):
+def state_of(problem, num_outputs, D, *, is_whole=True):
     """Before the first pass."""
-    outputs = [L1Output(is_rough=True, direction=np.zeros(D)) for _ in range(num_outputs)]
-    is_parabola = objective.loss is None
-    return L1State(is_whole=is_whole, is_parabola=is_parabola, num_sides=objective.num_sides, D=D, outputs=outputs)
+    state = NewtonState(D=D, block_columns=D, is_exact=is_whole, is_rough=True, outputs=[])
+    return steps.start(state, problem, np.zeros(num_outputs * D))
 
 
 def rows_of(n=40, d=6, seed=0):
@@ -47,39 +45,36 @@ def rows_of(n=40, d=6, seed=0):
     return X, signs, rng.uniform(0, 2, size=n) * (rng.random(n) < 0.9)
 
 
-def sums_at(objective, X, signs, upper, w):
-    """As the tasks sum them up."""
-    sides = [signs > 0, signs < 0] if objective.num_sides == 2 else [signs != 0]
-    losses, slopes, _ = each_loss_and_slope(objective.loss, signs * (X @ w), upper)
-    products, rows = slopes * signs * (X @ w), (slopes * signs)[:, None] * X
-    parts = [[each[side].sum(axis=0) for side in sides] for each in (losses, products, rows)]
-    return np.column_stack(parts), slopes
-
-
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.3])
 @pytest.mark.parametrize("is_free", [True, False])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_duals_are_feasible_and_below_every_objective(loss, is_free, l1_ratio):
-    """Scaled as the sums at any w say; the sum of their values follows from losses and products."""
-    objective = objective_of(loss, l1_ratio=l1_ratio, is_free=is_free)
-    X, signs, upper = rows_of()
+    """Scaled as the sums at any w say."""
+    problem = problem_of(loss, l1_ratio=l1_ratio, is_free=is_free)
+    state = state_of(problem, 1, 7)
+    penalty, (X, signs, upper) = problem.penalty_of(state), rows_of()
     rng, primals, duals = np.random.default_rng(1), [], []
     for scale in (0.0, 0.05, 0.3, 1.0, 5.0):
         w = scale * rng.normal(size=X.shape[1])
-        sums, slopes = sums_at(objective, X, signs, upper, w)
-        values = float(dual_values(loss, slopes, upper).sum())
-        assert sums[:, :2].sum() == pytest.approx(values, rel=1e-9, abs=1e-12)
-        primal = float(primal_losses(loss, signs * (X @ w), upper).sum()) + objective.penalty(w)
-        sides, gap = objective.scaled(w, primal, sums)
-        assert 0 <= max(sides) <= 1
-        alpha = slopes * np.where(signs > 0, sides[0], sides[-1])
+        losses, slopes, _ = each_loss_and_slope(loss, signs * (X @ w), upper)
+        sides = [signs > 0, signs < 0] if is_free else [signs != 0]
+        v = np.array([(slopes * signs * side) @ X for side in sides])
+        primal = float(primal_losses(loss, signs * (X @ w), upper).sum()) + problem.penalty(state, w)
+        factors, gap = penalty.scaled(w, primal, np.array([losses @ side for side in sides]), v)
+        assert 0 <= max(factors) <= 1
+        alpha = slopes * np.where(signs > 0, factors[0], factors[-1])
         assert (alpha <= upper * (1 + 1e-12)).all() or loss is Loss.SQUARED_HINGE
         v = (signs * alpha) @ X
         if l1_ratio == 1.0:
-            assert np.abs(objective.penalised(v)).max() <= objective.l1 * (1 + 1e-12)
+            assert np.abs(problem.penalised(v)).max() <= 1 + 1e-12
         if is_free:
             assert abs(v[-1]) <= 1e-12 * alpha.sum()
-        dual = objective.certified(float(dual_values(loss, alpha, upper).sum()), v, float(alpha.sum()))
+        of_losses = losses.sum() - dual_values(loss, alpha, upper).sum() + (signs * alpha) @ (X @ w)
+        dual = primal - problem.lack(state, w, v, of_losses, primal, 0.0) + w[-1] * v[-1] * is_free
+        of_penalty = (
+            0.5 * np.sum(np.maximum(np.abs(problem.penalised(v)) - penalty.l1, 0.0) ** 2) / max(penalty.l2, 1e-9)
+        )
+        assert dual == pytest.approx(dual_values(loss, alpha, upper).sum() - of_penalty, abs=1e-6)
         # An estimate: how much a dual value bends along its ray is known at two points.
         assert gap == pytest.approx(primal - dual, abs=0.2 * primal)
         primals.append(primal)
@@ -88,25 +83,24 @@ def test_duals_are_feasible_and_below_every_objective(loss, is_free, l1_ratio):
 
 
 def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
-    """And nothing where the classes do not balance, as after an interruption."""
-    objective = objective_of(Loss.LOGISTIC)
-    v = np.array([0.5, -4.0, 0.0])
-    assert objective.certified(8.0, v, 1.0) == 2.0
-    assert objective.certified(8.0, np.array([0.5, -1.0, 1e-3]), 1.0) == 0.0
-    assert objective.certified(-3.0, v, 1.0) == 0.0
-    penalised = objective_of(Loss.SQUARED_HINGE, is_free=False)
-    assert penalised.certified(8.0, np.array([0.5, 1.0, 2.0]), 1.0) == 4.0
-    assert objective_of(Loss.LOGISTIC, l1_ratio=0.5).certified(8.0, np.array([1.5, 0.0, 0.0]), 1.0) == 7.0
+    """A fourth of duals that are four times too large; with l2 all duals are feasible."""
+    w, v = np.zeros(3), np.array([0.5, -4.0, 0.0])
+    problem = problem_of(Loss.LOGISTIC)
+    state = state_of(problem, 1, 3)
+    assert 10.0 - problem.lack(state, w, v, 2.0, 10.0, 0.0) == 2.0
+    assert 10.0 - problem.lack(state, w, np.array([0.5, 1.0, 9.0]), 2.0, 10.0, 0.0) == 8.0  # of a free intercept
+    both = problem_of(Loss.LOGISTIC, l1_ratio=0.5)
+    assert 10.0 - both.lack(state, w, np.array([1.5, 0.0, 0.0]), 2.0, 10.0, 0.0) == 7.0
 
 
 def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
-    """A state behind its look, and its objective."""
-    objective = objective_of(loss)
-    state = state_of(objective, 1, D, is_whole=is_whole)
-    sums = np.zeros(state.sums_size())
-    sums[1], sums[HEAD + D : HEAD + 2 * D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
-    model = steps.advance(state, objective, np.zeros(D), sums, 1.0)
-    return state, model, objective
+    """A state behind its look, and its problem."""
+    problem = problem_of(loss)
+    state = state_of(problem, 1, D, is_whole=is_whole)
+    sums = np.zeros(state.sums_size(problem))
+    sums[1], sums[HEAD : HEAD + 6], sums[HEAD + 6 + D : HEAD + 6 + 2 * D] = 10.0, (8.0, 8.0, 4.0, 8.0, 6.0, 2.0), 4.0
+    model = steps.advance(state, problem, np.zeros(D), sums, 1.0)
+    return state, model, problem
 
 
 def test_a_look_finds_the_intercept_that_is_best_without_weights():
@@ -114,67 +108,63 @@ def test_a_look_finds_the_intercept_that_is_best_without_weights():
     state, model, _ = a_run()
     np.testing.assert_allclose(model, [0.0, 0.0, np.log(3.0)], rtol=1e-15)
     assert state.outputs[0].phase is NewtonPhase.EVALUATE
-    np.testing.assert_array_equal(state.norms, [2.0, 2.0, 2.0])
+    np.testing.assert_array_equal(state.outputs[0].diagonal, [1.0, 1.0, 1.0])
     assert not a_run(Loss.SQUARED_HINGE)[1].any()
 
 
 def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     """Sums are of another objective; interrupted tasks make the pass again."""
-    state, model, objective = a_run()
-    sums = np.zeros(state.sums_size())
+    state, model, problem = a_run()
+    sums = np.zeros(state.sums_size(problem))
     sums[0] = 1.0
-    assert steps.advance(state, objective, model, sums, 1.0) is model
+    assert steps.advance(state, problem, model, sums, 1.0) is model
     assert state.outputs[0].phase is NewtonPhase.EVALUATE
     sums[:2] = 0.0, 9.0
-    state.num_refused = 2
-    assert steps.advance(state, objective, model, sums, 1.0) is model
-    assert state.is_looking
-    look = np.zeros(state.sums_size())
-    look[1] = 9.0
-    steps.advance(state, objective, model, look, 1.0)
-    assert state.num_refused == 0
+    assert steps.advance(state, problem, model, sums, 1.0) is model
+    assert state.outputs[0].phase is NewtonPhase.LOOK
 
 
 def a_step(direction, *, D=3):
     """A state behind a step that was found, and sums of three tasks at its end."""
-    state, model, objective = a_run()
+    state, model, problem = a_run()
     (output,) = state.outputs
-    output.value, output.slopes, output.direction = 5.0, np.array([0.0, 2.0, 0.0]), np.array(direction)
-    output.reach = 1.0
-    sums = np.zeros(state.sums_size())
-    sums[1], sums[HEAD : HEAD + D] = 10.0, 3.0 * output.direction
-    return state, model, objective, sums
+    output.value, output.direction, output.reach = 5.0, np.array(direction), 1.0
+    output.slope = -2.0 * output.direction[1]
+    sums = np.zeros(state.sums_size(problem))
+    found = Evaluation.of(state, output, problem, sums[HEAD:])
+    sums[1], found.step[:] = 10.0, 3.0 * output.step
+    return state, model, problem, sums, found
 
 
 def test_a_weight_that_cancels_is_0_after_the_mean_of_all_steps():
     """Whatever rounding leaves of the mean; others have it, and a step of zeros or NaN is the last one."""
-    state, model, objective, sums = a_step([0.1 * (1 + 1e-15), -0.5, 0.0])
-    model[:2] = -0.1, 1.0
-    sums[HEAD + 3] = 1.0
-    np.testing.assert_array_equal(steps.advance(state, objective, model, sums, 3.0)[:2], [0.0, 0.5])
+    state, model, problem, sums, found = a_step([0.1 * (1 + 1e-15), -0.5, 0.0])
+    model[:2], state.outputs[0].slope = -0.1, 0.0
+    model[1], found.scalars[Sum.ROUND], found.step[-1] = 1.0, 1.0, 0.0
+    np.testing.assert_array_equal(steps.advance(state, problem, model, sums, 3.0)[:2], [0.0, 0.5])
     for change in (0.0, np.nan):
-        state, model, objective, sums = a_step([0.0, change, 0.0])
-        assert np.array_equal(steps.advance(state, objective, model, sums, 3.0), model)
+        state, model, problem, sums, _ = a_step([0.0, change, 0.0])
+        assert np.array_equal(steps.advance(state, problem, model, sums, 3.0), model)
         assert state.outputs[0].phase is NewtonPhase.REST
 
 
 def test_a_step_that_is_too_long_is_shortened_and_the_model_damped():
     """To where a cubic is least, a tenth of the way at least; where no part is good, another direction is next."""
-    state, model, objective, sums = a_step([0.0, 1.0, 0.0])
-    sums[HEAD + 3] = 13.5
-    assert np.array_equal(steps.advance(state, objective, model, sums, 3.0), model)
+    state, model, problem, sums, found = a_step([0.0, 1.0, 0.0])
+    found.scalars[Sum.ROUND] = 13.5
+    assert np.array_equal(steps.advance(state, problem, model, sums, 3.0), model)
     (output,) = state.outputs
     assert output.phase is NewtonPhase.EVALUATE
     np.testing.assert_allclose(output.direction, [0.0, 0.1, 0.0])
-    sums[HEAD : HEAD + 3], sums[HEAD + 3] = 3.0 * output.direction, 4.0
-    steps.advance(state, objective, model, sums, 3.0)
+    found.step[:], found.scalars[Sum.ROUND] = 3.0 * output.step, 4.0
+    steps.advance(state, problem, model, sums, 3.0)
     assert output.damping == steps.FIRST_DAMPING
     for damping, phase in ((0.0, NewtonPhase.EVALUATE), (1.0, NewtonPhase.REST)):
-        state, model, objective, sums = a_step([0.0, 1.0, 0.0])
+        state, model, problem, sums, found = a_step([0.0, 1.0, 0.0])
         (output,) = state.outputs
-        sums[HEAD + 3], output.damping, output.reach = np.inf, damping, 2e-6
+        found.scalars[Sum.ROUND], output.damping, output.reach = np.inf, damping, 2e-6
         with np.errstate(invalid="ignore"):
-            steps.advance(state, objective, model, sums, 3.0)
+            steps.advance(state, problem, model, sums, 3.0)
         assert output.phase is phase
         assert output.damping > damping
         assert not output.direction.any()
@@ -182,13 +172,13 @@ def test_a_step_that_is_too_long_is_shortened_and_the_model_damped():
 
 def test_a_direction_from_columns_is_of_a_task_that_is_alone():
     """One that came to have company sums up products instead."""
-    for num_alone, phase in ((1.0, NewtonPhase.EVALUATE), (0.0, NewtonPhase.MULTIPLY)):
-        state, model, objective = a_run(is_whole=False)
+    for num_alone, phase in ((1.0, NewtonPhase.EVALUATE), (0.0, NewtonPhase.PRODUCTS)):
+        state, model, problem = a_run(is_whole=False)
         (output,) = state.outputs
-        state.has_columns, output.phase, output.slopes = True, NewtonPhase.COLUMNS, np.array([0.0, 2.0, 0.0])
-        sums = np.zeros(state.sums_size())
+        state.block_columns, output.phase, output.residual = 0, NewtonPhase.COLUMNS, np.array([0.0, 2.0, 0.0])
+        sums = np.zeros(state.sums_size(problem))
         sums[1], sums[2], sums[HEAD + 1] = 10.0, num_alone, 0.5
-        steps.advance(state, objective, model, sums, 1.0)
+        steps.advance(state, problem, model, sums, 1.0)
         assert output.phase is phase
         assert output.direction.any() == (num_alone == 1.0)
 
@@ -197,8 +187,8 @@ def test_certificates_that_are_refused_without_progress_end_the_job():
     """Where rounding is all that is left, and not before; with tol=0 the job uses its iterations."""
     trainer = L1Trainer(tol=1e-12)
     X, signs, _ = rows_of()
-    source = ArraySource(X[:, :-1] + 1e6, (signs > 0).astype(np.int32), num_classes=2)
-    outcome = InProcess().run(Job(trainer=trainer, source=source, max_iterations=500))
+    source = ArraySource(X[:, :-1] + 1e6, (signs > 0).astype(np.int32), num_classes=2, max_tasks=2, chunk_bytes=1024)
+    outcome = InProcess(num_tasks=2).run(Job(trainer=trainer, source=source, max_iterations=500))
     assert outcome.reason == STUCK
     assert 20 < len(outcome.history) < 200
     assert 1e-12 < trainer.relative_gap(outcome.model, outcome.certificate) < 1e-3

@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 
 from chicle_elastic.solvers.kernels import penalised
-from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.l1.subproblem import minimise, worst_slope
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase
+from chicle_elastic.solvers.linear.newton.trainer import LassoTrainer
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.products import add_dense_products
+from chicle_elastic.solvers.linear.products import MOST_EXACT, add_dense_products
 from tests.solvers.test_l1 import state_of as any_state_of
 
 
-def objective_of(l1=0.2, l2=0.0):
-    """With an intercept."""
-    return Objective(loss=None, l1=l1, l2=l2, has_free_intercept=True, tol=0.1)
+def problem_of(l1=0.2, l2=0.0):
+    """With an intercept; twice both, beside the mean of squares."""
+    return LassoTrainer(alpha=l1 + l2, l1_ratio=l1 / (l1 + l2), tol=0.1).problem
 
 
 def state_of(D, *, is_rough=False, is_whole=True):
     """Before the first pass."""
-    state = any_state_of(objective_of(), 1, D, is_whole=is_whole)
-    state.outputs[0].is_rough = is_rough
+    state = any_state_of(problem_of(), 1, D, is_whole=is_whole)
+    state.is_rough, state.outputs[0].reach = is_rough, 0.0
     return state
 
 
@@ -79,22 +79,23 @@ def test_the_dual_value_is_below_every_objective(l1, l2):
     rng = np.random.default_rng(1)
     X, y, s = rng.normal(size=(30, 5)) + 3.0, rng.normal(size=30) + 10.0, rng.uniform(0, 2, size=30)
     s /= s.sum()
-    X, objective = np.column_stack([X, np.ones(30)]), objective_of(l1, l2)
-    means, y_mean, duals, primals = s @ X, s @ y, [], []
+    X, what = np.column_stack([X, np.ones(30)]), problem_of(l1, l2)
+    state, means, y_mean, duals, primals = state_of(6), s @ X, s @ y, [], []
+    penalty = what.penalty_of(state)
     for scale in (0.0, 0.01, 0.1, 1.0):
         for shift in (0.0, 0.7):
             w = np.append(scale * rng.normal(size=5), 0.0)
             w[-1] = y_mean - means @ w + shift
             r = y - X @ w
-            primal = 0.5 * s @ r**2 + objective.penalty(w)
-            assert primal == pytest.approx(s @ r**2 / 2 + l1 * np.abs(w[:-1]).sum() + 0.5 * l2 * w[:-1] @ w[:-1])
-            centred = s * (r - s @ r)
-            loss = 0.5 * s @ (r - s @ r) ** 2
-            sums = np.concatenate([[loss, centred @ (X @ w - y_mean)], centred @ X])[None]
-            (factor,), gap = objective.scaled(w, primal, sums)
-            a = factor * s * (r - s @ r)
-            dual = objective.certified(a @ (y - y_mean) - 0.5 * (a / s) @ a, a @ X, np.abs(a).sum())
-            assert gap == pytest.approx(primal - dual, rel=1e-9, abs=1e-12)
+            primal = s @ r**2 + what.penalty(state, w)
+            assert primal == pytest.approx(s @ r**2 + 2 * l1 * np.abs(w[:-1]).sum() + l2 * w[:-1] @ w[:-1])
+            centred = r - s @ r
+            v = np.append(2.0 * (s * centred) @ X[:, :-1], 0.0)
+            (factor,), gap = penalty.scaled(what.penalised(w), primal, np.array([s @ centred**2]), v[None])
+            a = factor * 2.0 * centred
+            of_losses = s @ (r**2 - a * (y - y_mean) + 0.25 * a * a + a * (X @ w - y_mean))
+            dual = primal - what.lack(state, w, factor * v, of_losses, primal, s @ a**2)
+            assert gap == pytest.approx(primal - max(dual, 0.0), rel=1e-9, abs=1e-12)
             duals.append(dual)
             primals.append(primal)
     assert max(duals) <= min(primals) * (1 + 1e-12)
@@ -109,53 +110,57 @@ def test_nothing_is_looked_at_after_a_solution_from_all_products():
         (0, True, 1.0, NewtonPhase.EVALUATE),
         (3, False, 0.0, NewtonPhase.REST),
     ):
-        state = state_of(3, is_rough=is_rough)
+        state, what = state_of(3, is_rough=is_rough), problem_of()
         state.num_refused, (output,) = num_refused, state.outputs
-        state.means = state.norms = np.zeros(3)
-        output.phase, output.slopes = NewtonPhase.MULTIPLY, np.array([0.0, 2.2, 0.5])
-        sums = np.zeros(state.sums_size())
-        sums[2], sums[HEAD:] = num_alone, (1.0, 0.0, 1.0, 0.0, 0.0, 1.0)
-        model = steps.advance(state, objective_of(), np.zeros(3), sums, 1.0)
-        assert (output.phase, len(output.products)) == (phase, 6)
+        output.diagonal = np.zeros(3)
+        output.phase, output.residual, output.beside = NewtonPhase.PRODUCTS, np.array([0.0, 2.4, 1.0]), np.eye(3)[2]
+        sums = np.zeros(state.sums_size(what))
+        sums[2], sums[HEAD:], state.num_rows = num_alone, (1.0, 0.0, 1.0, 0.0, 0.0, 2.0), 10.0
+        sums[1] = 10.0
+        model = steps.advance(state, what, np.zeros(3), sums, 1.0)
+        assert (output.phase, output.block, len(output.factor)) == (phase, Block.KEPT, 6)
         is_beside = phase is NewtonPhase.EVALUATE or num_refused == 3
         expected = [0.0, 0.0 if num_refused == 3 else 2.0, 0.5]
-        np.testing.assert_allclose(output.direction if is_beside else model, expected, rtol=1e-5)
+        beside = output.shift if num_refused == 3 else output.direction
+        np.testing.assert_allclose(beside if is_beside else model, expected, rtol=1e-5)
         assert model.any() != is_beside
 
 
 def test_a_working_set_keeps_the_weights_and_takes_the_steepest_columns():
     """It grows to twice their number, and of more weights than it has room for it takes the worst."""
     d = 5000
-    rng = np.random.default_rng(0)
+    rng, what = np.random.default_rng(0), problem_of(0.1)
     state = state_of(d + 1, is_whole=False)
     (output,) = state.outputs
-    state.means, state.norms, output.slopes = np.zeros(d + 1), np.ones(d + 1), rng.uniform(0, 0.1, size=d + 1)
-    output.slopes[[7, 4000]], state.norms[9] = 1.0, 0.0
+    output.diagonal, slopes = np.ones(d + 1), rng.uniform(0, 0.1, size=d + 1)
+    slopes[[7, 4000]], output.diagonal[9], slopes[-1] = 1.0, 0.0, 0.0
     w = np.zeros(d + 1)
     w[100:110] = 1.0
-    chosen = steps._chosen(state, w, output, objective_of())
-    assert len(chosen) == steps.MOST_EXACT + 1
+    chosen = what.chosen(state, output, w, slopes)
+    assert len(chosen) == MOST_EXACT + 1
     assert {7, 4000, *range(100, 110), d} <= set(chosen.tolist())
     assert 9 not in chosen
     w[:600] = 1.0
-    assert len(steps._chosen(state, w, output, objective_of())) == 1201
+    assert len(what.chosen(state, output, w, slopes)) == 1201
     w[:4000] = 1.0
-    chosen = steps._chosen(state, w, output, objective_of())
+    chosen = what.chosen(state, output, w, slopes)
     assert len(chosen) == 2048
     assert 4000 in chosen
 
 
 def test_refused_certificates_begin_anew_without_what_may_be_rough():
     """What a solution for the duals had beside w goes to w."""
-    state = state_of(3, is_rough=True)
+    state, what = state_of(3, is_rough=True), problem_of()
     (output,) = state.outputs
-    output.phase, output.products, output.direction = NewtonPhase.REST, np.ones(6), np.array([0.0, 1.0, 2.0])
-    steps.reopen(state, objective_of(), np.ones(3))
-    assert (output.phase, len(output.products), output.is_rough) == (NewtonPhase.LOOK, 0, False)
-    sums = np.zeros(state.sums_size())
-    sums[1] = sums[-2] = 10.0
-    sums[-5:-2] = 2.0 * output.direction
-    np.testing.assert_array_equal(steps.advance(state, objective_of(), np.ones(3), sums, 2.0), [1.0, 2.0, 3.0])
+    output.phase, output.factor, output.shift = NewtonPhase.REST, np.ones(6), np.array([0.0, 1.0, 2.0])
+    steps.reopen(state, what, np.ones(3))
+    assert (output.phase, state.is_rough, output.block) == (NewtonPhase.LOOK, False, Block.EXACT)
+    sums = np.zeros(state.sums_size(what))
+    sums[1], sums[HEAD] = 10.0, 10.0
+    sums[-4:] = 2.0 * np.append(output.shift, 1.0)
+    np.testing.assert_array_equal(steps.advance(state, what, np.ones(3), sums, 2.0), [1.0, 2.0, 3.0])
+    assert not len(output.factor)
+    assert not output.shift.any()
 
 
 @pytest.mark.parametrize("columns", [[], [0, 2]])

@@ -10,14 +10,13 @@ import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.l1.state import L1State
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.path import PathState
 from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
 from tests.solvers.golden_runs import TRAINERS, data
 
-STATES = (L1State, NewtonState, WorkingSetState, PathState)
+STATES = (NewtonState, WorkingSetState, PathState)
 
 
 def value_of(field, rng, num_rows):
@@ -103,11 +102,11 @@ def test_a_state_that_is_changed_belongs_to_nobody_else(cls):
 
 def test_a_class_with_other_fields_is_another_kind():
     """A checkpoint of an earlier one is not read from the wrong places."""
-    names = [(field.name, field.type) for field in dataclasses.fields(L1State)]
+    names = [(field.name, field.type) for field in dataclasses.fields(NewtonState)]
     for kept, is_same in ((names, True), (names[1:], False), (names[::-1], False)):
-        other = dataclasses.make_dataclass("L1State", kept, bases=(ProgressState,))
+        other = dataclasses.make_dataclass("NewtonState", kept, bases=(ProgressState,))
         vector = filled(other, np.random.default_rng(0)).encode()
-        assert L1State.is_of(vector) == is_same
+        assert NewtonState.is_of(vector) == is_same
 
 
 @pytest.mark.parametrize("name", TRAINERS)

@@ -10,15 +10,14 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.linear.l1.trainer import L1Trainer, LassoTrainer
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, LassoTrainer, RegressionTrainer
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     Huber,
     Poisson,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 CLASSIFIERS, REGRESSIONS = (LinearTrainer, L1Trainer, MultinomialTrainer), (RegressionTrainer, LassoTrainer)

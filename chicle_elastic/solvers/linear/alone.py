@@ -22,9 +22,10 @@ from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.coordinates import FIRST_STEPS, CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import SMALL_VALUES
+from chicle_elastic.solvers.linear.newton.passes import certificate_sums
+from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive
-from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES
@@ -184,15 +185,7 @@ def _certify_classes(local: LocalData, w: Array) -> tuple[Array, Mapping[str, fl
 
 def _certify_targets(loss: EpsilonInsensitive, local: LocalData, w: Array) -> tuple[Array, Mapping[str, float]]:
     upper, y, duals = local.upper, local.targets, local.duals(0)
-    scores = local.rows.times(w[0])
-    losses = upper * loss.values(scores, y, 0.0)
     slopes = np.divide(duals, upper, out=np.zeros_like(duals), where=upper > 0)
-    metrics = {
-        "loss": float(losses.sum()),
-        "lack": float((losses - upper * loss.dual_values(slopes, scores, y)).sum()),
-        "squares": float(duals @ slopes),
-        "total": float(upper.sum()),
-        "scores": float(upper @ scores),
-        "rows": float(len(y)),
-    }
+    metrics = {"rows": float(len(y)), "total": float(upper.sum())}
+    metrics |= certificate_sums(loss, 0, local.rows.times(w[0]), slopes, y, upper)
     return local.rows.weighted_sum(duals), metrics

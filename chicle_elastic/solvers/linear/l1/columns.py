@@ -21,7 +21,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels.penalised import descend_columns
 from chicle_elastic.solvers.linear.certified import MOST_INNER
-from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.l1.penalty import L1Penalty
 from chicle_elastic.solvers.linear.l1.subproblem import ROUNDS
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.tables import LocalTables
@@ -30,7 +30,7 @@ from chicle_elastic.solvers.linear.tables import LocalTables
 class Columns:
     """The columns of all local rows, which are sparse, the intercept's at the end; as much memory as the rows take."""
 
-    def __init__(self, tables: LocalTables, intercept: float, objective: Objective) -> None:
+    def __init__(self, tables: LocalTables, intercept: float, penalty: L1Penalty, *, has_free_intercept: bool) -> None:
         parts = [matrix_of(block.rows) for block in tables.keep_alive]
         matrix = (scipy.sparse.vstack(parts) if len(parts) > 1 else parts[0]).tocsc()
         num_rows, d = matrix.shape
@@ -42,8 +42,8 @@ class Columns:
         )
         self._values, self._rows, self._starts = arrays
         self._matrix = scipy.sparse.csc_array(arrays, shape=(num_rows, d + 1))
-        self._l1, self._l2 = np.full(d + 1, objective.l1), np.full(d + 1, objective.l2)
-        if objective.has_free_intercept:
+        self._l1, self._l2 = np.full(d + 1, penalty.l1), np.full(d + 1, penalty.l2)
+        if has_free_intercept:
             self._l1[-1] = self._l2[-1] = 0.0
 
     def direction(

@@ -4,7 +4,7 @@ Between passes it remembers, per output, the scores at w and at the end of the d
 product of its rows with a vector and one or two sums over them; with corners also the duals there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from chicle_elastic.solvers.linear.newton.state import (
     Sum,
 )
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
-from chicle_elastic.solvers.linear.rows import NewtonRows
+from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
+from chicle_elastic.solvers.linear.rows import NewtonRows, add_dense
 
 
 @dataclass(slots=True)
@@ -53,11 +54,12 @@ class NewtonPasses:
         # finds the numbers of the rows in the data set, shape (num_rows,), int64
         row_ids: Callable[[], Array] | None = None,
         row_step: int = 1,  # see `NewtonState`
+        dense: Sequence[Array] = (),  # the rows of each chunk, where columns are centred before they are multiplied
     ) -> None:
         self._problem, self._loss = problem, problem.loss
-        self._rows = rows
+        self._rows, self._dense = rows, dense
         self._upper = upper
-        self._targets = np.zeros_like(targets) if self._loss.is_of_residuals else targets
+        self.targets = np.zeros_like(targets) if self._loss.is_of_residuals else targets
         self._offsets = targets if self._loss.is_of_residuals else None
         self._intercept = intercept
         self._points: dict[int, list[_Point]] = {}
@@ -89,18 +91,40 @@ class NewtonPasses:
         """Add up what an output needs."""
         output = state.outputs[k]
         if output.phase is NewtonPhase.MULTIPLY:
-            point = self._point(k, w)
-            if point.curvatures is None:
-                curvatures = self._loss.curvatures(point.scores, self._targets[k], output.theta)
-                point.curvatures = self._upper * (curvatures if point.beside is None else point.beside)
-            part[: state.D] = self._rows.curved_product(point.curvatures, output.conjugate)
+            curvatures = self.curvatures(output, k, w)
+            part[: state.D] = self._rows.curved_product(curvatures, output.conjugate)
             part[state.D :] = output.conjugate * is_first
+        elif output.phase is NewtonPhase.PRODUCTS:
+            kind = Block.ROUGH if state.is_rough else Block.EXACT
+            self.add_block(k, output, kind, self.curvatures(output, k, w), part)
         elif output.phase is NewtonPhase.EVALUATE:
             found = Evaluation.of(state, output, self._problem, part)
             self._evaluate(state, k, w, found, alpha)
             if alpha is not None and self._loss.has_corners:
-                alpha[:] = self._upper * self._targets[k] * self._points[k][-1].duals
+                alpha[:] = self._upper * self.targets[k] * self._points[k][-1].duals
             found.step[:] = output.step * is_first
+
+    def curvatures(self, output: OutputState, k: int, w: Array) -> Array:
+        """Return c f'' of all rows at w."""
+        point = self._point(k, w)
+        if point.curvatures is None:
+            curvatures = self._loss.curvatures(point.scores, self.targets[k], output.theta)
+            point.curvatures = self._upper * (curvatures if point.beside is None else point.beside)
+        return point.curvatures
+
+    def add_block(self, k: int, output: OutputState, kind: Block, curvatures: Array, out: Array) -> None:
+        """Add the second derivatives in the columns of the block to `out`."""
+        if not self._dense:
+            self._blocks.add(k, kind, curvatures, output.columns, out)
+            return
+        # Products of the intercept, last, are known. Centring the products of rows would cost digits.
+        means, columns = output.beside[:-1] / (output.beside[-1] or 1.0), output.columns
+        if len(columns):
+            columns = columns[columns < len(means)]
+            means = means[columns]
+        rough = None if kind is Block.EXACT else list(self._dense)
+        size = len(means) * (len(means) + 1) // 2
+        add_dense(list(self._dense), curvatures, columns, None, out[:size], rough=rough, shift=means)
 
     def _scores(self, k: int, w: Array) -> Array:
         """Find the scores of the loss: less the targets, for one of residuals."""
@@ -125,7 +149,7 @@ class NewtonPasses:
     def _foretold(self, k: int, point: _Point, scores: Array) -> Array:
         """Foretell the duals of a loss with corners after a step from a point to these scores."""
         assert point.slopes is not None
-        return self._loss.clipped(point.slopes + point.beside * (point.scores - scores), self._targets[k])
+        return self._loss.clipped(point.slopes + point.beside * (point.scores - scores), self.targets[k])
 
     def _best_duals(self, k: int, output: OutputState) -> Array | None:
         """Recall the duals with the largest D so far, of a loss with corners; None where they are not known."""
@@ -133,7 +157,7 @@ class NewtonPasses:
         return points[-1].duals if output.is_best and points else self._best.get(k)
 
     def _evaluate(self, state: NewtonState, k: int, w: Array, found: Evaluation, alpha: Array | None) -> None:
-        rows, loss, upper, y, output = self._rows, self._loss, self._upper, self._targets[k], state.outputs[k]
+        rows, loss, upper, y, output = self._rows, self._loss, self._upper, self.targets[k], state.outputs[k]
         there, theta, scalars = w + output.direction, output.theta + output.change, found.scalars
         known = None if alpha is None or not alpha.any() else y * dual_slopes(alpha, upper)
         if loss.has_corners:
@@ -170,10 +194,16 @@ class NewtonPasses:
         curvatures = upper * curvatures
         if self._problem.has_free_intercept:
             scalars[Sum.PLUS], scalars[Sum.MINUS] = upper @ np.maximum(duals, 0.0), upper @ np.maximum(-duals, 0.0)
-        found.v[:] = rows.weighted_sum(upper * slopes)
+        weights = upper * slopes
+        if self._problem.has_sides:
+            is_positive = y > 0
+            scalars[Sum.OF_POSITIVE] = upper @ (values * is_positive)
+            found.of_duals[:] = rows.weighted_sum(weights * is_positive)
+            weights, found.v[:] = weights * ~is_positive, found.of_duals
+        found.v[:] += rows.weighted_sum(weights)
         if output.block is not Block.KEPT:
             if len(found.second):
-                self._blocks.add(k, output.block, curvatures, output.columns, found.second)
+                self.add_block(k, output, output.block, curvatures, found.second)
             if len(found.diagonal):
                 found.diagonal[:] = rows.squares_sum(curvatures)
             if len(found.beside):
@@ -198,7 +228,7 @@ class NewtonPasses:
         They are the slopes at w + shift; where w is made of them, those that an exact step foretells; with corners
         those that the last step has foretold.
         """
-        loss, y = self._loss, self._targets[k]
+        loss, y = self._loss, self.targets[k]
         point = self._point(k, w)
         scores = there = point.scores
         if output.shift.any():
@@ -215,3 +245,15 @@ class NewtonPasses:
         else:
             duals = loss.slopes(there, y, output.dual_theta)
         return scores, duals * np.where(duals > 0, output.plus, output.minus)
+
+
+def certificate_sums(
+    loss: RegressionLoss, k: int, scores: Array, duals: Array, targets: Array, upper: Array, theta: float = 0.0
+) -> dict[str, float]:
+    """Sum up what a certificate needs of output `k` and its duals per unit of c: losses, these less dual values and
+    products of duals and scores, squares of duals, and scores.
+    """
+    losses = loss.values(scores, targets, 0.0 if loss.has_corners else theta)
+    found = {"loss": losses, "lack": losses - loss.dual_values(duals, scores, targets)}
+    found |= {"squares": duals * duals, "scores": scores}
+    return {f"{name}/{k}": float(upper @ values) for name, values in found.items()}

@@ -5,9 +5,11 @@ second derivatives in some columns or all of them, packed.
 
 Sums of a pass, one vector: HEAD (see `pass_solver`), then of each output, by its phase
 
-    LOOK:      sum c, sum c |y|, sum c y, sum c y^2
+    LOOK:      sum c, sum c |y|, sum c y, sum c y^2; then what the problem looks at, too
     EVALUATE:  see `Evaluation`
     MULTIPLY:  sum c f'' <x, p> x (D), p (D)
+    PRODUCTS:  sum c f'' x x^T in the columns of the block, packed
+    COLUMNS:   the direction (D)
     REST:      nothing
 """
 
@@ -42,6 +44,7 @@ class NewtonPhase(IntEnum):
     EVALUATE = 1  # losses, gradient and second derivatives at the end of the direction, and losses along it
     MULTIPLY = 2  # the product of the second derivatives with `conjugate`
     COLUMNS = 4  # with an l1 penalty: a task that is alone finds the direction from the columns of its rows
+    PRODUCTS = 6  # with an l1 penalty: second derivatives in the columns of a working set
     REST = 3  # nothing: w is good enough, and a certificate follows once that is so for all outputs
 
 
@@ -59,6 +62,7 @@ class Sum(IntEnum):
     LACK_OF_SLOPES = 8  # with corners, losses less duals and scores of the slopes
     DUALS = 9  # dual values: of the duals in the chunks, in a first pass with such; of a softmax the entropy
     SIGNED = 10  # duals in the chunks times targets
+    OF_POSITIVE = 11  # losses of positive targets, where the duals of both signs are scaled apart
 
 
 class Block(IntEnum):
@@ -85,6 +89,43 @@ class Problem:
     def has_duals_of_w(self) -> bool:
         """Whether the duals are always those of the present w."""
         return self.loss.is_parabola or (self.has_duals and not self.loss.has_corners)
+
+    @property
+    def has_sides(self) -> bool:
+        """Whether evaluations sum up slopes times rows of positive targets by themselves, too."""
+        return False
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether steps are the problem's own (`evaluated`, `solved`)."""
+        return False
+
+    def evaluated(
+        self, state: "NewtonState", output: "OutputState", w: Array, found: "Evaluation", weight: float
+    ) -> Array:
+        """Take the step if it is good enough, and find the next one; returns w."""
+        raise NotImplementedError(f"{type(self).__name__} takes the steps of `newton.steps`")
+
+    def solved(self, state: "NewtonState", output: "OutputState", w: Array, found: Array | None = None) -> Array:
+        """Go on from products or a direction; returns w."""
+        raise NotImplementedError(f"{type(self).__name__} takes the steps of `newton.steps`")
+
+    def penalty(self, state: "NewtonState", w: Array) -> float:
+        """Return that of w beside the sum of losses."""
+        return 0.5 * self.strength(state) * squared(self.penalised(w))
+
+    def lack(self, state: "NewtonState", w: Array, v: Array, of_losses: float, primal: float, squares: float) -> float:
+        """Return P - D of duals, but for what an intercept lacks that is not penalised.
+
+        `v` is sum c a x of the duals a, `of_losses` the sum of losses, less dual values and <w, v>, `primal` is P, and
+        `squares` the sum of c a^2.
+        """
+        alpha = self.strength(state)
+        return of_losses + 0.5 * alpha * squared(self.penalised(w) - self.penalised(v) / alpha)
+
+    def has_last_word(self, state: "NewtonState") -> bool:
+        """Say whether the next steps are for the duals alone."""
+        return False
 
     def strength(self, state: "NewtonState") -> float:
         """Alpha beside the sum of losses."""
@@ -217,6 +258,9 @@ class OutputState(ProgressState):
     plus: float = 1.0
     minus: float = 1.0
     num_products: int = 0  # products of this run of conjugate gradients
+    # with an l1 penalty: directions found since the look, and steps in a row that lowered neither objective nor gap
+    num_solved: int = 0
+    num_still: int = 0
     goal: float = 0.0  # squared residual in the norm of the diagonal at which the run ends
     direction: Array = field(default_factory=nothing)  # where to go from w; grows with each product
     # from w to where the duals are the slopes, which may be less than w has digits for
@@ -230,7 +274,7 @@ class OutputState(ProgressState):
     # columns of the block, int64; empty for all, or for none where there is no room for all
     columns: Numbers = field(default_factory=no_numbers)
     # residual, conjugate: of conjugate gradients: what is left, and the vector to be multiplied. At rest, w as it was
-    # before another one was made of the duals
+    # before another one was made of the duals. With an l1 penalty, slopes times rows at w
     residual: Array = field(default_factory=nothing)
     conjugate: Array = field(default_factory=nothing)
     # vectors and products of the last run of conjugate gradients, see `conjugate`; flat
@@ -244,7 +288,7 @@ class OutputState(ProgressState):
         kept = "direction", "shift", "beside", "columns", "diagonal", "linear"
         if self.phase is NewtonPhase.MULTIPLY:
             return (*kept, "factor", "residual", "conjugate", "pairs", "met")
-        if self.phase is NewtonPhase.REST:
+        if self.phase in (NewtonPhase.REST, NewtonPhase.PRODUCTS, NewtonPhase.COLUMNS):
             return (*kept, "residual")
         return (*kept, "factor", "pairs") if self.block is Block.KEPT else kept
 
@@ -310,6 +354,7 @@ class NewtonState(PassState):
     # products of a run of conjugate gradients up to which the next one has the same preconditioner
     kept_products: int = KEPT_PRODUCTS
     share: float = FIRST_SHARE  # share of tol below which an output rests
+    num_refused: int = 0  # certificates that were not good enough
     num_classes: int = 1  # classes that one output has the weights of, with a softmax
     outputs: list[OutputState]  # by number
 
@@ -338,7 +383,10 @@ class NewtonState(PassState):
             return problem.look_size(self, output)
         if output.phase is NewtonPhase.EVALUATE:
             return sum(Evaluation.sizes(self, output, problem))
-        return 2 * self.D if output.phase is NewtonPhase.MULTIPLY else 0
+        if output.phase is NewtonPhase.PRODUCTS:
+            h = len(output.columns) or self.D
+            return h * (h + 1) // 2
+        return {NewtonPhase.MULTIPLY: 2, NewtonPhase.COLUMNS: 1}.get(output.phase, 0) * self.D
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +395,8 @@ class Evaluation:
 
     scalars: Array  # see `Sum`
     v: Array  # slopes times rows, shape (D,)
-    of_duals: Array  # duals times rows with corners, shape (D,); else empty, as the duals are the slopes
+    # of_duals: duals times rows with corners, shape (D,); with sides slopes times rows of positive targets; else empty
+    of_duals: Array
     second: Array  # curvatures times x x^T in the columns of the block, packed; empty where it is kept
     diagonal: Array  # curvatures times x^2, shape (D,); empty where the block has all columns, or is kept
     beside: Array  # curvatures times rows, where there is a free intercept; else empty, and as above
@@ -367,7 +416,7 @@ class Evaluation:
         return (
             len(Sum),
             D,
-            D * loss.has_corners,
+            D * (loss.has_corners or problem.has_sides),
             *problem.sizes(state, output),
             D * loss.has_scale,
             len(SHARES) * bool(has_line),

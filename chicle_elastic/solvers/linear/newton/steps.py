@@ -94,7 +94,9 @@ def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
 def reopen(state: NewtonState, problem: Problem, model: Array) -> None:
     """Begin anew at the present w: a certificate was not good enough, or other rows are there."""
     state.share = max(0.5 * state.share, LEAST_SHARE)
-    state.is_rough = state.is_rough and problem.loss.is_parabola  # whose products repair what that does
+    state.num_refused += 1
+    # Products of a parabola repair what that does.
+    state.is_rough = state.is_rough and problem.loss.is_parabola and not problem.takes_steps
     for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
         output.is_refused = True
         _restart(state, output, problem, w)
@@ -144,6 +146,10 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
                 w[:] = _evaluated(state, output, problem, w, evaluation, 1.0)
         elif output.phase is NewtonPhase.MULTIPLY:
             w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
+        elif output.phase in (NewtonPhase.PRODUCTS, NewtonPhase.COLUMNS):
+            w[:] = problem.solved(state, output, w, part)
+        elif evaluation is not None and problem.takes_steps:
+            w[:] = problem.evaluated(state, output, w, evaluation, weight)
         elif evaluation is not None:
             w[:] = _evaluated(state, output, problem, w, evaluation, weight)
             is_exact = problem.loss.is_parabola and state.is_exact and output.block is Block.KEPT

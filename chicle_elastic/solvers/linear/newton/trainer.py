@@ -1,0 +1,314 @@
+"""Models whose duals are the slopes of their losses: regressions, and classifiers with an l1 penalty.
+
+See `regression.losses` for P and D, and `l1.penalty` for those with an l1 penalty.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, DataSchema
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.base import NO_PROGRESS, Context, Report, Solver, Summed
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY, CertifiedTrainer, num_outputs, one_output
+from chicle_elastic.solvers.linear.l1.penalty import credible
+from chicle_elastic.solvers.linear.l1.problem import L1Problem
+from chicle_elastic.solvers.linear.methods import (
+    CHEAP_PRODUCTS,
+    MOST_COLUMNS,
+    is_narrow,
+    most_block_columns,
+    newton_state,
+)
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.margins import margin_loss
+from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Problem
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.products import FEW_COLUMNS
+from chicle_elastic.solvers.linear.regression.losses import (
+    EpsilonInsensitive,
+    RegressionLoss,
+    SquaredEpsilonInsensitive,
+)
+
+
+class NewtonTrainer(CertifiedTrainer):
+    """A trainer whose chunks have no duals; all outputs share an iteration."""
+
+    machines: ClassVar[Any] = {NewtonState: steps}
+    sums = "rows", "total"
+    sums_by_output = "loss", "lack", "squares", "scores"
+    is_of_classes: ClassVar[bool] = False
+    share_of_mean: ClassVar[float] = 1.0  # what the mean of the losses counts in P, where it does
+    C: float = 1.0
+    class_weights: tuple[float, ...] | None = None
+
+    @property
+    @abstractmethod
+    def problem(self) -> Problem:
+        """The objective of each output."""
+
+    @property
+    @abstractmethod
+    def intercept_scaling(self) -> float:
+        """Value of the intercept column; 0 for none."""
+
+    def num_outputs(self, schema: DataSchema) -> int:
+        """One output per class but of two, or of a regression; a UsageError where targets are of the other kind."""
+        return num_outputs(schema) if self.is_of_classes else one_output(schema)
+
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task; numba is imported here and not before."""
+        from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
+
+        return NewtonSolver(ctx, self)
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """Return the length of the sums; after several passes w and the state follow."""
+        state = NewtonState.look(progress)
+        return state.sums_size(self.problem) + (len(model) + state.room if state.passes > 1 else 0)
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """See `newton.steps`; an only task may have gone on itself."""
+        state = NewtonState.look(progress)
+        reached = summed.delta[state.sums_size(self.problem) :] if state.passes > 1 else NO_PROGRESS
+        if NewtonState.is_of(reached[len(model) :]):
+            return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
+        return CertifiedTrainer.advance(self, model, progress, summed)
+
+    def _unit(self, state: NewtonState) -> float:
+        """Return what sums of losses are divided by in P."""
+        return state.total / self.share_of_mean if self.problem.is_mean else 1.0
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
+        """P and D per output at a certificate, shape (outputs,)."""
+        assert report.rebuilt is not None, "only a certificate has P and D"
+        metrics = report.metrics
+        state = replace(NewtonState.look(report.progress), total=max(metrics["total"], TINY))
+        shape, found = (len(state.outputs), -1), []
+        outputs = zip(state.outputs, model.reshape(shape), report.rebuilt.reshape(shape), strict=True)
+        for k, (output, w, v) in enumerate(outputs):
+            sums = {name: metrics[f"{name}/{k}"] for name in self.sums_by_output}
+            found.append(self._certified(state, output, w, v, metrics["rows"] == state.num_rows, **sums))
+        primal, dual = np.array(found).T / self._unit(state)
+        return primal, dual
+
+    def _certified(
+        self,
+        state: NewtonState,
+        output: OutputState,
+        w: Array,
+        v: Array,
+        are_same_rows: bool,
+        *,
+        loss: float,
+        lack: float,
+        squares: float,
+        scores: float,
+    ) -> tuple[float, float]:
+        """Return P and D of the sums of an output.
+
+        What rounding leaves of the sum of the duals beside an intercept b that is not penalised, times 2 |b| and the
+        mean size of the targets (1 where scores are logarithms), is taken from D: a bound for intercepts up to that.
+        """
+        problem, total, beside = self.problem, state.total, output.beside
+        is_free, of_parabola = problem.has_free_intercept, problem.loss.is_parabola
+        primal = problem.penalty(state, w) + loss
+        if is_free and of_parabola:  # duals less their mean
+            mean = v[-1] / total
+            lack -= mean * (scores + 0.25 * mean * total)
+            squares -= mean * mean * total
+            v = v - v[-1] * beside / max(float(beside[-1]), TINY)
+            if not are_same_rows or not beside.any():  # the means are of other rows
+                return primal, 0.0
+        lack = problem.lack(state, w, v, lack, primal, squares)
+        if is_free and not of_parabola:
+            unit = state.typical if problem.loss.is_of_residuals else 1.0
+            lack += (2.0 * abs(w[-1]) + unit) * abs(v[-1]) - w[-1] * v[-1]
+        if problem.loss.has_scale:  # too large duals are made smaller: their part of D is linear, the norm a square
+            share = min(1.0, math.sqrt(4.0 * total / max(squares, TINY)))
+            norm = problem.penalty(state, v / problem.strength(state))
+            lack += (1.0 - share) * (primal - lack + norm) - (1.0 - share * share) * norm
+        return primal, credible(max(0.0, primal - lack), primal)  # 0 is that of no duals
+
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        state = NewtonState.look(report.progress)
+        return state.floor / self._unit(state)
+
+    def has_last_word(self, report: Report) -> bool:
+        """See `CertifiedTrainer`: of a squared loss with an l1 penalty also after a solution for the duals alone."""
+        state = NewtonState.look(report.progress)
+        return state.share <= LEAST_SHARE and not self.problem.has_last_word(state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegressionTrainer(NewtonTrainer):
+    """Linear regression with any of `losses`.
+
+    Attributes:
+        loss: The loss.
+        C: Factor of the losses, > 0.
+        alpha: Factor of 1/2 |w|^2, > 0.
+        is_mean: The losses count as their mean, by weight, and not as their sum.
+        tol: Relative duality gap at which to stop; 0 for never.
+        intercept_scaling: Value of the constant column; 0 for no intercept.
+        penalises_intercept: Whether the weight of that column is penalised like the others.
+    """
+
+    name = "Regression"
+    loss: RegressionLoss = field(default_factory=EpsilonInsensitive)
+    C: float = 1.0
+    alpha: float = 1.0
+    is_mean: bool = False
+    tol: float = 1e-3
+    intercept_scaling: float = 1.0
+    penalises_intercept: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, RegressionLoss):
+            raise UsageError(f"a regression needs a RegressionLoss as its loss, got {self.loss!r}")
+        if not 0 < self.C < np.inf or not 0 < self.alpha < np.inf or not self.tol >= 0:
+            raise UsageError(
+                f"a regression needs C > 0, alpha > 0 and tol >= 0, got C={self.C}, alpha={self.alpha}, tol={self.tol}"
+            )
+
+    @property
+    def problem(self) -> Problem:
+        """See `CertifiedTrainer`."""
+        is_free = self.intercept_scaling != 0 and not self.penalises_intercept
+        return Problem(loss=self.loss, alpha=self.alpha, is_mean=self.is_mean, has_free_intercept=is_free, tol=self.tol)
+
+    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
+        state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
+        if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
+            state.block_columns, state.row_step = 0, 1
+        state.is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr" and state.is_exact
+        return steps.start(state, self.problem, model)
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """In words for the user."""
+        columns = f"second derivatives of {schema.num_features + 1} columns"
+        if is_narrow(schema):
+            return f"Newton's method on chunks, because {columns} fit into a message"
+        return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
+
+    def scale(self, report: Report) -> float:
+        """Return the scale of a loss that has one, as of a certificate."""
+        return NewtonState.look(report.progress).outputs[0].theta
+
+
+class ProximalTrainer(NewtonTrainer):
+    """One with an l1 penalty, see `l1.problem`."""
+
+    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
+        num_outputs, D, problem = self.num_outputs(schema), schema.num_features + 1, self.problem
+        is_cheap = problem.loss.is_parabola or D <= FEW_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
+        has_columns = self.is_of_classes and schema.kind == "csr" and not is_narrow(schema, num_outputs)
+        state = NewtonState(
+            D=D,
+            block_columns=0 if has_columns else most_block_columns(num_outputs),
+            is_exact=is_cheap and is_narrow(schema, num_outputs),
+            is_rough=schema.dtype != "float64" and schema.kind != "csr",
+            outputs=[],
+        )
+        return steps.start(state, problem, model)
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """In words for the user."""
+        outputs = self.num_outputs(schema)
+        state = self._first_state(schema, np.zeros(outputs * (schema.num_features + 1)), num_tasks)
+        products = f"products of {state.D} columns and {outputs} output{'s' if outputs > 1 else ''}"
+        if state.is_exact:
+            return f"a proximal Newton method on chunks, because {products} cost little"
+        is_of_columns = num_tasks == 1 and not state.block_columns
+        way = "on the columns of one task" if is_of_columns else "with a working set of columns"
+        reason = "would take long" if is_narrow(schema, outputs) else "do not fit into a message"
+        return f"a proximal Newton method {way}, because {products} {reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L1Trainer(ProximalTrainer):
+    """Linear classifier with an l1 penalty, binary or one-vs-rest."""
+
+    name = "L1"
+    is_of_classes: ClassVar[bool] = True
+    loss: str = "logistic"  # "squared_hinge", "modified_huber" or "logistic"
+    C: float = 1.0  # factor of the sum of losses, > 0
+    l1_ratio: float = 1.0  # share of the l1 penalty, above 0 and up to 1; the rest is that of 1/2 |w|^2
+    tol: float = 1e-3  # relative duality gap, per output, at which to stop; 0 for never
+    intercept_scaling: float = 1.0  # Value of the constant column; 0 for no intercept
+    penalises_intercept: bool = False  # whether the weight of that column is penalised like the others
+    class_weights: tuple[float, ...] | None = None  # factor of C per class code; None for 1
+
+    def __post_init__(self) -> None:
+        if Loss.named(self.loss) is Loss.HINGE:
+            raise UsageError("an l1 penalty comes with the losses 'squared_hinge' and 'logistic', got loss='hinge'")
+        if not 0 < self.C < np.inf or not 0 < self.l1_ratio <= 1 or not self.tol >= 0:
+            raise UsageError(
+                "a classifier with an l1 penalty needs C > 0, l1_ratio above 0 and up to 1 and tol >= 0, got "
+                f"C={self.C}, l1_ratio={self.l1_ratio}, tol={self.tol}"
+            )
+
+    @property
+    def problem(self) -> Problem:
+        """See `CertifiedTrainer`."""
+        loss = Loss.named(self.loss)
+        return L1Problem(
+            loss=margin_loss(loss),
+            most_curvature=loss.most_curvature,
+            l1=self.l1_ratio,
+            alpha=1.0 - self.l1_ratio,
+            has_free_intercept=self.intercept_scaling != 0 and not self.penalises_intercept,
+            tol=self.tol,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LassoTrainer(ProximalTrainer):
+    """Linear regression with squared loss and l1 and l2 penalties, as scikit-learn's Lasso and ElasticNet have it."""
+
+    name = "ElasticNet"
+    share_of_mean: ClassVar[float] = 0.5
+    alpha: float = 1.0  # factor of both penalties, > 0
+    l1_ratio: float = 1.0  # share of the l1 penalty, 0 to 1; 1 is the lasso. Wide data needs more than 0
+    tol: float = 1e-6  # relative duality gap at which to stop; 0 for never
+    has_intercept: bool = True  # whether there is an intercept, which is not penalised
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < np.inf or not 0 <= self.l1_ratio <= 1 or not self.tol >= 0:
+            raise UsageError(
+                "lasso and elastic net need alpha > 0, l1_ratio from 0 to 1 and tol >= 0, got "
+                f"alpha={self.alpha}, l1_ratio={self.l1_ratio}, tol={self.tol}"
+            )
+
+    @property
+    def intercept_scaling(self) -> float:
+        """See `NewtonTrainer`."""
+        return float(self.has_intercept)
+
+    @property
+    def problem(self) -> Problem:
+        """See `CertifiedTrainer`; twice the penalties beside the mean of squares, of which half counts."""
+        l1 = 2.0 * self.alpha * self.l1_ratio
+        return L1Problem(
+            loss=SquaredEpsilonInsensitive(),
+            l1=l1,
+            alpha=2.0 * self.alpha - l1,
+            is_mean=True,
+            has_free_intercept=self.has_intercept,
+            tol=self.tol,
+        )
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros; a UsageError where targets are class codes, or there is no l1 penalty on many features."""
+        if self.l1_ratio == 0 and not is_narrow(schema):
+            raise UsageError(
+                f"l1_ratio=0 takes up to {MOST_COLUMNS - 1} features, because no weight is then 0, and the data has "
+                f"{schema.num_features}; use ChicleRidge(alpha=alpha * n_samples), which has the same solution"
+            )
+        return ProximalTrainer.init(self, schema, rng)
