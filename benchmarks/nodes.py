@@ -9,17 +9,20 @@ time (of the cold and the warm fit together) and memory (proportional shares) ar
 All minimise the same function of w, evaluated by one formula: a side whose objective is more than 1e-3 above the least
 of its cell is named there.
 
-    python -m benchmarks.nodes [--only DATA,...] [--quick] [--page FILE] [--json FILE]
+    python -m benchmarks.nodes [--only DATA,...] [--sides SIDE,...] [--quick] [--page FILE] [--json FILE]
 
-Exit code 1 when a gate is missed.
+Each data set has a block of the page, and a run rewrites the blocks of those that it has measured. Exit code 1 when a
+gate is missed.
 """
 
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,8 +33,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.bars import Bar, Row
-from benchmarks.machine import Watch
+from benchmarks.bars import HEADER, Bar, Row
+from benchmarks.machine import Watch, machine
+from benchmarks.page import replaced
 from benchmarks.report import Report, names_of, parser
 
 MARK = "CHICLE_BENCH_SIDE"
@@ -99,6 +103,8 @@ DATA = {
     "11M": Data("11M x 28", narrow, 11_000_000, ("hinge", "logistic"), Bar(3.0, 1.7, at_most=True)),
     "sparse": Data("2M x 2^20 CSR", sparse, 2_000_000, ("hinge", "logistic"), Bar(2.5, 1.5, at_most=True)),
 }
+PROJECTED = {"11M": (28, True), "sparse": (1 << 20, False)}
+"""Columns of the data sets whose times are projected, and whether an update of theirs has a matrix of curvature."""
 SIDES = ("one process", "2 agents", "4 agents", "8 agents", "Spark MLlib", "Dask-ML")
 
 
@@ -135,7 +141,7 @@ def bearers(mark: bytes, known: dict[int, bool]) -> Iterator[int]:
             yield pid
 
 
-def cell(name: str, data: Data, loss: str, folder: Path, sides: tuple[str, ...]) -> list[Row]:
+def cell(name: str, data: Data, loss: str, folder: Path, sides: list[str]) -> list[Row]:
     """Run all sides of a cell, and judge those that are there."""
     found = {side: run_side(side, loss, folder) for side in sides}
     there = {side: result for side, result in found.items() if "missing" not in result.found}
@@ -192,37 +198,23 @@ def staging(folder: Path) -> list[Row]:
     return [Row("start", what, None, measured, "", value, bar, {}) for what, measured, value, bar in found]
 
 
-PAGE = """# Several nodes on one machine
-
-`make bench-nodes` rewrote this page on {date}: {machine}, {versions}.
-
-{about}
-
-{table}
-
-## When several nodes pay
-
-`n_workers` on one machine is for trying a cluster out: its agents share the cores that one process uses, so at best
-they take as long. What they add is their start and a message between them per iteration. Nodes pay where rows do not
-fit into one machine's memory, or where a fit computes long.
-
-{projection}
-"""
-
-
-def projection(rows: list[Row]) -> str:
-    """Say from how many seconds of computing on nodes pay, by network.
+def projection(rows: list[Row], columns: int, is_dense: bool) -> str:
+    """Return a table of what one process takes, divided among hosts, and how long a ring takes for the sums.
 
     An iteration on n hosts takes the processor time of one process over n times the cores, and the sum of an update,
     which a ring sends twice.
+
+    Args:
+        rows: Of one data set.
+        columns: Of its rows.
+        is_dense: Whether an update has a matrix of curvature.
     """
-    lines = ["", "", "| warm fit, hosts of 4 cores | 1 | 4 | 16 | 64 |", "| --- | --- | --- | --- | --- |"]
-    cores = os.cpu_count() or 1
+    lines = ["| warm fit, hosts of 4 cores | 1 | 4 | 16 | 64 |", "| --- | --- | --- | --- | --- |"]
+    cores, D = os.cpu_count() or 1, columns + 1
+    values = D * (D + 1) / 2 if is_dense else D
     for row in rows:
-        if not row.what.endswith("one process") or row.part not in ("11M", "sparse"):
+        if not row.what.endswith("one process") or not row.details:
             continue
-        D = 29 if row.part == "11M" else (1 << 20) + 1
-        values = D * (D + 1) / 2 if row.part == "11M" else D
         compute_s = row.details["warm_s"] * cores
         for gigabits in (1, 10, 100):
             cells = []
@@ -230,10 +222,16 @@ def projection(rows: list[Row]) -> str:
                 sum_s = 0.0 if hosts == 1 else 2 * values * 8 * 8 / (gigabits * 1e9) + 2e-3
                 cells.append(f"{compute_s / (4 * hosts) + row.details['iterations'] * sum_s:.2f} s")
             lines.append(f"| {row.what.removesuffix(': one process')}, {gigabits} Gbit/s | " + " | ".join(cells) + " |")
-    return (
-        "The table divides the time of one process among hosts, and adds for each iteration what a ring takes to sum\n"
-        "an update and 2 ms:" + "\n".join(lines)
-    )
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def write_block(page: Path, name: str, report: Report, rows: list[Row], below: str) -> None:
+    """Put what was measured of one data set into its block of the page; blocks of others stay as they are."""
+    table = "\n".join([HEADER, *(row.as_markdown(judged=report.judged) for row in rows)])
+    versions = ", ".join(f"{package} {version}" for package, version in report.packages.items())
+    head = f"{time.strftime('%Y-%m-%d')}, `--only {name}`: {machine()}, load {os.getloadavg()[2]:.0f}; {versions}."
+    text = "\n\n".join(part for part in (head, table, below) if part)
+    page.write_text(replaced(page.read_text(encoding="utf-8"), f"nodes-{name}", text), encoding="utf-8")
 
 
 def main() -> int:
@@ -243,19 +241,25 @@ def main() -> int:
     options.add_argument("--sides", default=",".join(SIDES))
     arguments = options.parse_args()
     report = Report(arguments, packages=("chicle-elastic", "pyspark", "dask-ml"))
+    names = names_of(arguments.only, ("start", *DATA), "--only")
+    sides = names_of(arguments.sides, SIDES, "--sides")
     with tempfile.TemporaryDirectory(prefix="chicle-bench-") as place:
-        for name in names_of(arguments.only, ("start", *DATA), "--only"):
+        for name in names:
             folder = Path(place) / name
             folder.mkdir()
+            before, below = len(report.rows), ""
             if name == "start":
                 report.add(staging(folder))
-                continue
-            data = DATA[name]
-            write(folder, *data.make(data.rows // (50 if arguments.quick else 1)))
-            for loss in data.losses:
-                report.add(cell(name, data, loss, folder, tuple(arguments.sides.split(","))))
-    about = (__doc__ or "").split("\n\n", 1)[1].rsplit("\n\n    python", 1)[0]
-    report.write_page(PAGE, about=about, projection=projection(report.rows))
+            else:
+                data = DATA[name]
+                write(folder, *data.make(data.rows // (50 if arguments.quick else 1)))
+                for loss in data.losses:
+                    report.add(cell(name, data, loss, folder, sides))
+            if name in PROJECTED:
+                below = projection(report.rows[before:], *PROJECTED[name])
+            if arguments.page and report.judged:
+                write_block(arguments.page, name, report, report.rows[before:], below)
+            shutil.rmtree(folder)
     return report.finish()
 
 

@@ -105,11 +105,7 @@ def fit_spark(loss: str, folder: Path) -> dict[str, Any]:
     X, y = load(folder)
     if sp.issparse(X):
         raise SystemExit("not measured: rows of 2^20 columns as vectors of Parquet")
-    flat = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
-    table = pa.table({"x": flat.cast(pa.list_(pa.float32())), "label": pa.array(y.astype(float))})
-    pq.write_table(table, folder / "rows.parquet", row_group_size=1 << 17)
     n = len(y)
-    del table, flat
     makes: dict[str, Callable[[], Any]] = {
         "hinge": lambda: LinearSVC(regParam=1 / (C * n), standardization=False),
         "logistic": lambda: LogisticRegression(regParam=1 / (C * n), standardization=False),
@@ -118,6 +114,10 @@ def fit_spark(loss: str, folder: Path) -> dict[str, Any]:
     }
     if loss not in makes:
         raise SystemExit("it has no such loss")
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
+    table = pa.table({"x": flat.cast(pa.list_(pa.float32())), "label": pa.array(y.astype(float))})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=1 << 17)
+    del table, flat
     start_s = time.perf_counter()
     session = (
         SparkSession.builder.master("local[*]").config("spark.driver.memory", "10g").config("spark.ui.enabled", "false")

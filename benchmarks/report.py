@@ -75,7 +75,7 @@ class Report:
         self.notes: list[str] = []
         self.judged = not getattr(arguments, "quick", False)
         self._arguments = arguments
-        self._packages = versions(packages)
+        self.packages = versions(packages)
         self._repeats = repeats
         self._started_s = time.perf_counter()
         print(machine(), flush=True)
@@ -99,7 +99,7 @@ class Report:
         """
         if self._arguments.page and self.judged:
             shown = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "table": self.table()}
-            found = ", ".join(f"{name} {version}" for name, version in self._packages.items())
+            found = ", ".join(f"{name} {version}" for name, version in self.packages.items())
             page = text.format(**shown, python=platform.python_version(), versions=found, **facts)
             path = self._arguments.page
             _, mark, kept = (path.read_text(encoding="utf-8") if path.exists() else "").partition(END_OF_MEASURED)
@@ -126,7 +126,7 @@ class Report:
                 "machine": machine(),
                 "python": platform.python_version(),
                 "numpy": np.__version__,
-                "packages": self._packages,
+                "packages": self.packages,
                 "notes": self.notes,
                 "quick": not self.judged,
                 "repeats": self._repeats,

@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 import estimators
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.chunks.places import Place, place_of, require_writable
+from chicle_elastic.chunks.places import Place, absolute_place, is_url, place_of, require_writable
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.runtime.checkpoint.files import write_file
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
@@ -83,8 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         out = place_of(params.pop("out"), purpose="a model")
         kind = getattr(estimators, ESTIMATORS[params.pop("estimator")])
         require_writable(out, who=f"the task on {socket.gethostname()}")  # now, and not after hours of training
-        folder = folder_of(params.pop("train"), rows_in_files=params.pop("rows_in_files"))
-        model = kind(runtime=cluster_runtime(), **params).fit(folder)
+        folder = ChunkFolder(params.pop("train"))
+        data = folder.mapped() if params.pop("rows_in_files") else folder  # `parse` has refused URLs
+        model = kind(runtime=cluster_runtime(), **params).fit(data)
         save_model(model, out)
     except ChicleError as error:
         print(f"fit_task: {error}", file=sys.stderr)
@@ -113,6 +114,9 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
             rest = rest[2:]
     if rest:
         whole.error(f"unrecognized arguments of {chosen}: {' '.join(rest)}")
+    if params["rows_in_files"] and is_url(absolute_place(params["train"])):
+        needs = "--rows-in-files needs a folder that every node can map"
+        whole.error(f"{needs}, and {params['train']} is a URL; copy it first")
     return params
 
 
@@ -124,21 +128,6 @@ def _spelled(argument: str) -> list[str]:
     head = "--no-" if name.startswith("--no-") else "--"
     name = head + name.removeprefix(head).replace("-", "_")
     return [name, value] if equals and name.startswith(OPTIONS) else [name + equals + value]
-
-
-def folder_of(train: str, *, rows_in_files: bool) -> ChunkFolder:
-    """Open the chunk folder, whose rows stay in its files if asked for.
-
-    Raises:
-        UsageError: Rows cannot stay behind a URL.
-    """
-    folder = ChunkFolder(train)
-    if not rows_in_files:
-        return folder
-    mapped = folder.mapped()
-    if mapped is None:
-        raise UsageError(f"--rows-in-files needs a folder that every node can map, and {train} is a URL; copy it first")
-    return mapped
 
 
 def imported_class(name: str) -> type:

@@ -54,7 +54,7 @@ from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
 from torchx_components.kubernetes_manifest import STORE_PORT
 from torchx_components.local_nodes import LocalNodes
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
-from torchx_components.node import add_passed_on, parse_nodes, passed_on
+from torchx_components.node import add_passed_on, check_task, parse_nodes, passed_on
 from torchx_components.serving import Members, serve
 from torchx_components.slurm import SlurmNodes
 from torchx_components.submission import FIT_TASK
@@ -113,6 +113,7 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
     missing = [name for name in ("train", "out", "module") if getattr(arguments, name) is None]
     if missing:
         raise UsageError(f"{', '.join(missing)} missing; python -m torchx_components.anchor --help says what they are")
+    check_task([arguments.module, *arguments.arguments], arguments.train, str(arguments.out))
     host = arguments.host or ("127.0.0.1" if scheduler == "local" else own_host())
     out = arguments.out.absolute()
     folder = out / f".run-{os.getpid()}-{int(time.time())}"

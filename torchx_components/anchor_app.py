@@ -2,16 +2,14 @@
 
 import os
 import shlex
-from importlib import import_module
 from typing import Any
 
 import torchx.specs as specs
 
 from chicle_elastic.chunks.places import absolute_place
-from torchx_components.node import parse_nodes
+from torchx_components.node import check_task, parse_nodes
 
 ANCHOR = "torchx_components.anchor"
-FIT = "estimators.fit_task"
 
 
 def component_of(given: dict[str, Any], task: list[str]) -> specs.AppDef:
@@ -38,13 +36,6 @@ def anchor_of(given: dict[str, Any], member_options: list[str], task: list[str])
     arguments += [f"--sbatch=--gpus-per-node={given['gpu']}"] if given["gpu"] else []
     arguments += member_options  # later ones win
     return specs.AppDef(name=str(given["name"]), roles=[role_of("anchor", [*arguments, *task], given)])
-
-
-def check_task(task: list[str], train: str, out: str) -> None:
-    """Refuse options of an estimator that cannot be, here and now and not on every node later."""
-    if task[0] == FIT:
-        # By its name, as nodes run it: this package does not build on estimators.
-        import_module(FIT).parse(["--train", train, "--out", out, *task[1:]])
 
 
 def role_of(role_name: str, args: list[str], given: dict[str, Any]) -> specs.Role:

@@ -17,8 +17,8 @@ from typing import Dict, Optional
 import torchx
 import torchx.specs as specs
 
-from torchx_components.anchor_app import FIT, component_of, role_of
-from torchx_components.node import parse_nodes
+from torchx_components.anchor_app import component_of, role_of
+from torchx_components.node import FIT, parse_nodes
 
 NODE = "torchx_components.node"
 

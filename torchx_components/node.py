@@ -19,12 +19,14 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import ChicleError, PeerLostError, UsageError
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
 
+FIT = "estimators.fit_task"
 PASSED_ON = ("--checkpoint", "--checkpoint-every", "--metrics", "--notices", "--patience")
 POLL_S = 0.5
 ANCHOR_S = 600.0  # how long the scheduler may take to start the anchor, and that to prepare the data
@@ -107,6 +109,17 @@ def parse_nodes(text: str) -> tuple[int, int]:
             f"-j {text}: write MIN:MAX or N, e.g. 2:3; a node runs one task, which uses all its processors"
         )
     return least, most
+
+
+def check_task(task: Sequence[str], train: str, out: str) -> None:
+    """Refuse options of an estimator that cannot be, where a job is submitted and not on every node later.
+
+    Args:
+        task: Module of the tasks and its arguments.
+    """
+    if task[0] == FIT:
+        # By its name, as nodes run it: this package does not build on estimators.
+        import_module(FIT).parse(["--train", train, "--out", out, *task[1:]])
 
 
 def wait_for_store(endpoint: str, timeout_s: float) -> None:

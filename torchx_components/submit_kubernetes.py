@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.transports.secret import SECRET_BYTES
 from torchx_components.kubernetes_manifest import KubernetesRun, manifests
-from torchx_components.node import add_passed_on, parse_nodes, passed_on
+from torchx_components.node import add_passed_on, check_task, parse_nodes, passed_on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
 def run_of(arguments: argparse.Namespace) -> KubernetesRun:
     """What the command line says. Raises UsageError when it cannot be."""
     least, most = parse_nodes(arguments.nodes)
+    check_task([arguments.module, *arguments.arguments], arguments.train, arguments.out)
     return KubernetesRun(
         name=arguments.name,
         image=arguments.image,

@@ -56,10 +56,15 @@ def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
     return rows[start:stop]
 
 
-def take_rows(rows: Rows, positions: Array) -> Rows:
-    """Copies of the rows at `positions`, in this order; CSR rows start at 0."""
+def take_rows(rows: Rows, positions: Array, out: Array | None = None) -> Rows:
+    """Copies of the rows at `positions`, in this order; CSR rows start at 0.
+
+    Args:
+        out: OUT for dense rows: where to; None takes memory.
+    """
     if not isinstance(rows, CsrRows):
-        return np.take(rows, positions, axis=0)
+        # All positions are there, and NumPy would copy once more to make sure before it writes to `out`.
+        return np.take(rows, positions, axis=0, out=out, mode="raise" if out is None else "clip")
     starts = rows.indptr[positions]
     lengths = rows.indptr[positions + 1] - starts
     indptr = np.zeros(len(positions) + 1, dtype=rows.indptr.dtype)

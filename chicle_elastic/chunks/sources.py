@@ -5,6 +5,7 @@ arrays that are in memory, `chunks.folder.ChunkFolder` reads files.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.headers import Header
 from chicle_elastic.chunks.rows import RowRange, bytes_per_row, rows_of, slice_rows, take_rows
 from chicle_elastic.chunks.split import choose_chunk_bytes, cut_rows
-from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema, Rows, StateSpec, name_of
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, CsrRows, DataSchema, Rows, StateSpec, name_of
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
@@ -155,8 +156,19 @@ class ArraySource:
         """All chunks, by id from 0, with the bytes that each takes together with `state`; no row is copied for it."""
         return tuple(self._info(ChunkId(number), state) for number in range(self.num_chunks))
 
+    def loader(self) -> Callable[[ChunkId], Chunk]:
+        """Return what gives chunks without state, for one thread: a chunk may use the memory of the one before it, so
+        that shuffled rows are copied within a cache."""
+        buffer: Array | None = None
+        if self._order is not None and not isinstance(self._rows, CsrRows):
+            buffer = np.empty((max(self.chunk_rows), self._rows.shape[1]), self._rows.dtype)
+        return lambda chunk_id: self._load(chunk_id, NO_STATE, buffer)
+
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
         """The chunk, with fresh state. Raises UsageError when there is no such chunk."""
+        return self._load(chunk_id, state, None)
+
+    def _load(self, chunk_id: ChunkId, state: StateSpec, buffer: Array | None) -> Chunk:
         if not 0 <= chunk_id < self.num_chunks:
             raise UsageError(f"there is no chunk {chunk_id}; these arrays are cut into {self.num_chunks} chunks")
         start, stop = self._span(chunk_id)
@@ -166,7 +178,7 @@ class ArraySource:
             rows = slice_rows(self._rows, start, stop)
         else:
             row_ids = selected = self._order[start:stop].astype(np.int64)
-            rows = take_rows(self._rows, row_ids)
+            rows = take_rows(self._rows, row_ids, None if buffer is None else buffer[: stop - start])
         return Chunk(
             id=chunk_id,
             rows=rows,

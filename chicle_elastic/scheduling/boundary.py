@@ -470,8 +470,8 @@ class Boundary:
         return (
             f"no room for {what}: {bytes_text(needed)} needed, {bytes_text(sum(rooms))} free on the "
             f"{count_text(len(eligible), 'node')} that stay (at most {bytes_text(max(rooms))} on one; the largest "
-            f"chunk has {bytes_text(largest)}); let a node join, give the nodes more memory, or leave the rows of a "
-            "chunk folder in its files (ChunkFolder.mapped, or --rows-in-files of a submitted fit)"
+            f"chunk has {bytes_text(largest)}); let a node join, or give the nodes more memory; rows of a chunk folder "
+            "take none where they stay in its files (ChunkFolder.mapped, or --rows-in-files of a submitted fit)"
         )
 
     def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:

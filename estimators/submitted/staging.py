@@ -1,6 +1,7 @@
 """An estimator and its data in a folder: `stage` writes them, `Staged` reads them. The package says what is in it."""
 
 import json
+import shutil
 import socket
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,8 @@ from chicle_elastic import __version__
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.places import absolute_place
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.errors import CapacityError, DataError, UsageError
+from chicle_elastic.store.arena import format_size
 from estimators.cnn_defaults import with_names
 from estimators.persistence import params_from_json, params_to_json
 from estimators.streaming import is_folder
@@ -36,6 +38,7 @@ def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> N
         folder: Is made.
 
     Raises:
+        CapacityError: The disk has no room for the data.
         UsageError: Something cannot go along, or the folder cannot be written.
     """
     described = _described(estimator)
@@ -55,6 +58,12 @@ def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> N
             arrays["weights"] = np.asarray(sample_weight, dtype=np.float64)
     try:
         text = json.dumps(described)
+        needed_bytes, free_bytes = sum(array.nbytes for array in arrays.values()), shutil.disk_usage(folder.parent).free
+        if needed_bytes > free_bytes:
+            raise CapacityError(
+                f"the data of the fit takes {format_size(needed_bytes)}, and {folder.parent} has "
+                f"{format_size(free_bytes)} left; make room there, or choose another folder that all nodes see"
+            )
         folder.mkdir(mode=0o700)
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)

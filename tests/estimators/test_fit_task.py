@@ -58,6 +58,7 @@ def test_options_may_be_spelled_as_options_are() -> None:
         (["--max_epochs", "3"], "unrecognized arguments of svm: --max_epochs 3"),
         (["--estimator", "forest"], "invalid choice: 'forest'"),
         (["--n_workers", "3"], "unrecognized arguments of svm: --n_workers 3"),
+        (["--train", "s3://bucket/chunks", "--rows-in-files"], "s3://bucket/chunks is a URL"),
     ],
 )
 def test_what_cannot_be_is_said(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,10 @@ def test_the_command_prints_a_list_and_says_what_is_wrong(
     wrong = ["5:2" if each == "2:5" else each for each in OPTIONS]
     assert main(["submit", "kubernetes", *wrong]) == 1
     assert capsys.readouterr().err.startswith("chicle submit kubernetes: -j 5:2: write MIN:MAX")
+    at_url = ["s3://bucket/chunks" if each == "/data/a9a" else each for each in OPTIONS]
+    with pytest.raises(SystemExit):
+        main(["submit", "kubernetes", *at_url, "--rows-in-files"])
+    assert "s3://bucket/chunks is a URL" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["submit", "kubernetes", "--apply", *OPTIONS]) == 1
     assert "there is no kubectl on this host" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from estimators import ChicleCNNClassifier, ChicleLasso, ChicleLogisticRegressio
 from estimators.submitted.fit import attach
 from estimators.submitted.staging import Staged, stage
 from tests.chunks.folders import write_folder
+from tests.mounts import run_mounted
 from tests.timeouts import timeout_s
 from tests.torchx.anchor_runtime import AnchorRuntime
 from torchx_components import job_state
@@ -204,6 +205,27 @@ def test_a_class_of_the_notebook_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"say net\.py, and give module=net\.Net"):
         stage(ChicleCNNClassifier(Net), np.zeros((4, 8, 8)), np.arange(4) % 2, None, tmp_path / "data")
+
+
+def test_data_that_the_disk_has_no_room_for_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    """With both figures; nothing is left."""
+    (tmp_path / "disk").mkdir()
+    program = """
+import os, numpy as np
+from chicle_elastic.errors import CapacityError
+from pathlib import Path
+from estimators import ChicleSVM
+from estimators.submitted.staging import stage
+try:
+    stage(ChicleSVM(), np.zeros((40_000, 10)), np.arange(40_000) % 2, None, Path("disk/fit"))
+except CapacityError as error:
+    print(error)
+print(os.listdir("disk"))
+"""
+    run = run_mounted("mount -t tmpfs -o size=2m tmpfs $folder/disk", program, folder=tmp_path)
+    said, left = run.stdout.splitlines()
+    assert "takes 3.2 MiB, and disk has 2.0 MiB left" in said
+    assert left == "[]"
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:

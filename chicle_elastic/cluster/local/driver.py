@@ -42,7 +42,7 @@ class Driver:
     """Drives one job.
 
     Args:
-        server: To the server; "run" was said already.
+        server: To the server; "run" was said already, and the data is staged.
         start: Explains the wait for the first task; stopped when that is there.
         how_server_ended: Says how the server has ended, "ended with exit code 1" and its last words, as far as known.
     """
@@ -134,6 +134,8 @@ class Driver:
         line = Connection(socket.socket(fileno=said.fds[0]))
         self._tasks[line] = node
         self._watch(line, lambda: self._hear_task(line))
+        with contextlib.suppress(ConnectionError):  # its end will be seen
+            line.send("staged")
 
     def _give_up(self, reason: str) -> None:
         """There will be no outcome."""

@@ -32,8 +32,8 @@ from chicle_elastic.surroundings import is_folder_gone
 
 
 def stage(job: Job, file: StagedFile) -> dict[str, Any]:
-    """Write data, trainer and policies of a job to `file`, and say the rest in JSON. Raises UsageError when the trainer
-    or a policy cannot be pickled, CapacityError when there is no memory for the data."""
+    """Write trainer and policies of a job to `file`, have its `fill` write the data, and say the rest in JSON. Raises
+    UsageError when the trainer or a policy cannot be pickled, CapacityError when there is no memory for the data."""
     began_s = time.monotonic()
     parts: dict[str, Any] = {"trainer": job.trainer}
     for number, policy in enumerate(job.policies or ()):
@@ -59,7 +59,6 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         described["initial_state"] = describe_array(job.initial_state, file)
     if job.initial_model is not None:
         described["initial_model"] = describe_array(job.initial_model, file)
-    file.seal()
     return described
 
 

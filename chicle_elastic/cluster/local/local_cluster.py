@@ -172,6 +172,7 @@ class LocalCluster:
             settings["job"] = stage(job, file)
             with contextlib.suppress(ConnectionError):  # its end will be seen
                 server.send("run", fds=(file.fd,), **settings)
+            file.fill()  # while the nodes start
             file.close()
             return Driver(server, job, start, partial(how_ended, self.address)).run()
 

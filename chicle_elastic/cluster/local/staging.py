@@ -5,11 +5,12 @@ The file (memfd) has no name, so nothing is left of it when its last holder ends
 lies. It is written once and then sealed: all tasks read the same rows there, and a node has only the state of its own.
 """
 
+import functools
 import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -35,11 +36,16 @@ REMEDY = "convert the data to a chunk folder, which is read in place, or train o
 
 
 class StagedFile(Closing):
-    """A shared memory file while it is written. A context manager that closes this process's descriptor."""
+    """A shared memory file while it is written. A context manager that closes this process's descriptor.
+
+    Its readers may have the descriptor before `fill`, and wait for the seal.
+    """
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("chicle-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.num_bytes = 0
+        self._headroom = memory_headroom()
+        self._left: list[Callable[[], None]] = []
 
     def add(self, content: Array) -> int:
         """Append bytes; returns where they begin, a multiple of 64. Raises CapacityError when there is no memory
@@ -51,16 +57,19 @@ class StagedFile(Closing):
 
     def reserve(self, num_bytes: int) -> int:
         """Set bytes aside, zeros until they are written; returns where they begin, a multiple of 64. Raises
-        CapacityError when the machine or a control group does not have so much memory left."""
-        headroom = memory_headroom()
-        if headroom is not None and num_bytes > headroom.num_bytes:
+        CapacityError when the machine or a control group does not have so much memory left for the whole file."""
+        start, headroom = aligned(self.num_bytes), self._headroom
+        if headroom is not None and start + num_bytes > headroom.num_bytes:
             raise CapacityError(
-                f"the training data needs {format_size(num_bytes)} of shared memory, but {headroom.source} leaves "
-                f"{format_size(headroom.num_bytes)}; {REMEDY}"
+                f"the training data needs {format_size(start + num_bytes)} of shared memory, but {headroom.source} "
+                f"leaves {format_size(headroom.num_bytes)}; {REMEDY}"
             )
-        start = aligned(self.num_bytes)
         self.num_bytes = start + num_bytes
         return start
+
+    def put_off(self, write: Callable[[], None]) -> None:
+        """Have `fill` call something that writes what was reserved."""
+        self._left.append(write)
 
     def write(self, start: int, content: Array) -> None:
         """Write bytes where they were reserved. From any thread. Raises CapacityError when there is no memory left.
@@ -78,9 +87,13 @@ class StagedFile(Closing):
                 f"{format_size(start + done)} ({error.strerror}); {REMEDY}"
             ) from error
 
-    def seal(self) -> None:
-        """No process can change it from now on, so that a task can trust what it maps."""
+    def fill(self) -> None:
+        """Write all that was put off, and seal the file: no process can change it from now on, so that a task can trust
+        what it maps. Raises CapacityError when there is no memory left, and whatever the writers raise."""
         import fcntl  # not on Windows
+
+        for write in self._left:
+            write()
 
         os.ftruncate(self.fd, max(1, self.num_bytes))
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
@@ -93,8 +106,9 @@ class StagedFile(Closing):
 
 
 def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
-    """Say in JSON where the chunks of a source are; those of a chunk folder stay where they are, others are written.
-    Raises CapacityError when there is no memory left, UsageError when a chunk is larger than its source says."""
+    """Say in JSON where the chunks of a source are; those of a chunk folder stay where they are, others are written by
+    `StagedFile.fill`. Raises CapacityError when there is no memory for them; `fill` raises UsageError when a chunk is
+    larger than its source says."""
     if isinstance(source, ChunkFolder):
         headroom, size_bytes = memory_headroom(), sum(info.size_bytes for info in source.infos(NO_STATE))
         is_too_large = headroom is not None and size_bytes > headroom.num_bytes
@@ -105,34 +119,37 @@ def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
     starts = itertools.accumulate(sizes, initial=file.reserve(sum(sizes)))
     places = [[start, info.size_bytes, info.num_rows] for start, info in zip(starts, infos, strict=False)]
 
-    def write(info: ChunkInfo) -> None:
-        for offset, content in layout.parts(source.load(info.id, NO_STATE)):
-            if offset + len(content) > info.size_bytes:  # it would be written over the next chunk
-                raise UsageError(
-                    f"chunk {info.id} of {source!r} takes more than the {info.size_bytes} bytes that its infos() says; "
-                    "size_bytes has to be that of layout.encode"
-                )
-            file.write(places[info.id][0] + offset, content)
-
-    # A source of the user's need not stand several threads.
-    _in_threads(write, infos, available_cores() if isinstance(source, ArraySource) else 1)
+    file.put_off(functools.partial(_write_chunks, source, file, infos, places))
     return {"schema": asdict(source.schema), "places": places}
 
 
-def _in_threads(do: Callable[[ChunkInfo], None], infos: Iterable[ChunkInfo], num_threads: int) -> None:
-    """Do something for all chunks, until the first error; Ctrl-C in a pool of `concurrent.futures` can end in a wait
-    forever."""
+def _write_chunks(source: ChunkSource, file: StagedFile, infos: Sequence[ChunkInfo], places: list[list[int]]) -> None:
+    """Write all chunks to their places, by all cores where the source is known to stand it."""
     left, errors = iter(infos), list[BaseException]()
+    ours = source if type(source) is ArraySource else None  # another one need not stand several threads
 
     def work() -> None:
         try:
+            load = functools.partial(source.load, state=NO_STATE) if ours is None else ours.loader()
             for info in left:
-                do(info)
+                for offset, content in layout.parts(load(info.id)):
+                    if offset + len(content) > info.size_bytes:  # it would be written over the next chunk
+                        raise UsageError(
+                            f"chunk {info.id} of {source!r} takes more than the {info.size_bytes} bytes that its "
+                            "infos() says; size_bytes has to be that of layout.encode"
+                        )
+                    file.write(places[info.id][0] + offset, content)
                 if errors:
                     return
         except BaseException as error:
             errors.append(error)
 
+    _in_threads(work, 1 if ours is None else available_cores(), errors)
+
+
+def _in_threads(work: Callable[[], None], num_threads: int, errors: list[BaseException]) -> None:
+    """Do work that ends itself at the first error; Ctrl-C in a pool of `concurrent.futures` can end in a wait
+    forever."""
     threads = [threading.Thread(target=work, name="chicle-stage", daemon=True) for _ in range(num_threads)]
     try:
         for thread in threads:
@@ -203,6 +220,7 @@ class StagedSource:
         self.schema = schema
         self._places = places
         self._memory = memory
+        self._views: dict[ChunkId, Chunk] = {}
 
     def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
         """All chunks, by id from 0, with the bytes that each takes together with `state`."""
@@ -217,9 +235,8 @@ class StagedSource:
         """The chunk as views of the file, with fresh state. Raises UsageError when there is no such chunk."""
         if not 0 <= chunk_id < len(self._places):
             raise UsageError(f"there is no chunk {chunk_id}; the driver has staged {len(self._places)} chunks")
-        chunk = layout.decode(self._content(chunk_id), where=WHERE)
+        chunk = self._views.get(chunk_id)
+        if chunk is None:  # a task asks for the same chunk when it loads it and whenever it finds it in a slot
+            start, size_bytes, _ = self._places[chunk_id]
+            chunk = self._views[chunk_id] = layout.decode(self._memory[start : start + size_bytes], where=WHERE)
         return replace(chunk, state=state.zeros(chunk.num_rows))
-
-    def _content(self, number: int) -> Array:
-        start, size_bytes, _ = self._places[number]
-        return self._memory[start : start + size_bytes]

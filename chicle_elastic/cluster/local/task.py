@@ -3,7 +3,7 @@
     task -> driver   records (some, as they come, and changes of the membership)     ask (record, and the model behind
                      it)     wait (text: why nothing happens)     done, then the outcome     raised (class, text,
                      traceback)     kept (records so far, and the model behind them)
-    driver -> task   answer (iteration, is_ended)      send      interrupted
+    driver -> task   staged (the data is there)     answer (iteration, is_ended)      send      interrupted
 
 After Ctrl-C the driver does not wait long for the end of an iteration: a task that hears "interrupted" sends the model
 of the last one from the thread that hears it, while its main thread computes.
@@ -48,6 +48,8 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
     driver, data = fds
     described = job["described"]
     with Connection(socket.socket(fileno=driver)) as line:
+        if line.receive() is None:  # the driver has given up, and the server ends the job
+            return EXIT_FAILED
         reporter = Reporter(line)
         try:
             try:

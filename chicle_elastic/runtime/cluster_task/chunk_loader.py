@@ -15,6 +15,8 @@ from chicle_elastic.runtime.control.messages import Load, Loaded, LoadFailed
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.store.arena import Arena
 
+CLOSE_S = 1.0  # how long a source that hangs may hold up the end of its task
+
 
 class ChunkLoader:
     """Executes orders to load, one after the other."""
@@ -28,7 +30,8 @@ class ChunkLoader:
         self._answer = answer
         self._orders: SimpleQueue[tuple[Load, Arena | None] | None] = SimpleQueue()
         # A daemon: a source that hangs must not keep the process from ending.
-        threading.Thread(target=self._work, name="chicle-loader", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="chicle-loader", daemon=True)
+        self._thread.start()
 
     def order(self, load: Load, arena: Arena | None) -> None:
         """Queue an order to load a chunk into its slot."""
@@ -43,8 +46,9 @@ class ChunkLoader:
         return self._job.source.load(chunk_id, NO_STATE)
 
     def close(self) -> None:
-        """Take no more orders."""
+        """Take no more orders. A thread that goes on would keep the data of the job in a process that is used again."""
         self._orders.put(None)
+        self._thread.join(CLOSE_S)
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:

@@ -19,6 +19,7 @@ from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, Un
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget
 
 NAME = NodeId("practice")
+NUM_TASKS = 2  # a solver of several tasks may use other kernels than an only one, for which no other task would wait
 WARMUP_S = 1.0  # deadline of the solver; kernels are loaded by then
 WARMUP_BYTES = 4 << 20  # of rows; on fewer a solver may not use the kernels that it will use on its real chunks
 
@@ -41,7 +42,9 @@ def warm_up(job: Job, state: StateSpec, clock: Clock) -> None:
         task.attach(chunks, [])
         schema = job.source.schema
         model = job.trainer.init(schema, rng)
-        progress = job.trainer.begin(schema, model, NO_PROGRESS, 1)
-        deadline_s = clock.now() + WARMUP_S
-        task.solve(model, Budget(clock=clock, num_tasks=1, iteration=1, deadline_s=deadline_s, progress=progress))
+        progress = job.trainer.begin(schema, model, NO_PROGRESS, NUM_TASKS)
+        budget = Budget(
+            clock=clock, num_tasks=NUM_TASKS, iteration=1, deadline_s=clock.now() + WARMUP_S, progress=progress
+        )
+        task.solve(model, budget)
         task.evaluate(model, progress)

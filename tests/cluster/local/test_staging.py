@@ -24,7 +24,7 @@ def staged(source: ChunkSource) -> ChunkSource:
     """The source as a task has it."""
     with staging.StagedFile() as file:
         described = staging.describe_source(source, file)
-        file.seal()
+        file.fill()
         staging.require_sealed(file.fd)
         return staging.open_source(described, staging.map_file(file.fd))
 

@@ -280,7 +280,7 @@ def test_nothing_is_read_from_a_file_that_can_still_be_changed(tmp_path: Path) -
         fcntl.fcntl(file.fd, fcntl.F_ADD_SEALS, SEALS & ~fcntl.F_SEAL_WRITE)
         with pytest.raises(UsageError, match="is not sealed"):
             require_sealed(file.fd)
-        file.seal()
+        file.fill()
         require_sealed(file.fd)
     with open(tmp_path / "data", "w+b") as disk, pytest.raises(UsageError, match="is not sealed"):
         require_sealed(disk.fileno())
@@ -291,7 +291,7 @@ def test_nothing_is_read_from_a_file_of_another_user() -> None:
     """However sealed it is."""
     with StagedFile() as file:
         file.add(np.zeros(3))
-        file.seal()
+        file.fill()
         os.fchown(file.fd, 65534, 65534)
         with pytest.raises(UsageError, match="belongs to another user"):
             require_sealed(file.fd)
