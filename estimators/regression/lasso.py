@@ -17,7 +17,7 @@ from estimators.run import needs_no_job
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.newton.trainer import LassoTrainer
+    from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
     from estimators.regression.targets import Samples
 
 
@@ -36,7 +36,6 @@ class ChicleElasticNet(LinearRegressor):
     what                    ChicleElasticNet                                    ElasticNet
     ======================  ==================================================  ============================
     ``alpha``               a number > 0                                        >= 0
-    ``l1_ratio``            0 to 1; 0 takes up to 2047 features                 0 to 1
     targets                 one or more; of a ChunkFolder one                   one or more
     ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
                             the fit stops; 1e-6                                 length of y; 1e-4
@@ -196,14 +195,19 @@ class ChicleElasticNet(LinearRegressor):
         """Return the share of the l1 penalty."""
         return float(self.l1_ratio)
 
-    def _trainer(self) -> "LassoTrainer":
-        from chicle_elastic.solvers.linear.newton.trainer import LassoTrainer
+    def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
+        from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
 
-        return LassoTrainer(
+        return RegressionTrainer(
+            loss=SquaredEpsilonInsensitive(),
+            C=0.5,
             alpha=float(self.alpha),
             l1_ratio=self._share(),
+            is_mean=True,
             tol=float(self.tol),
-            has_intercept=bool(self.fit_intercept),
+            intercept_scaling=float(bool(self.fit_intercept)),
+            penalises_intercept=False,
         )
 
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:

@@ -34,7 +34,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.methods import FEW_VALUES
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
-from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, LassoTrainer, RegressionTrainer
+from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, RegressionTrainer
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     Huber,
@@ -71,6 +71,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "wide": {"rows": 150, "features": 2500, "density": 0.01},
 }
 
+LASSO = RegressionTrainer(
+    loss=SquaredEpsilonInsensitive(), C=0.5, alpha=0.03, l1_ratio=1.0, is_mean=True, tol=1e-6, penalises_intercept=False
+)
 TRAINERS: dict[str, Any] = {
     "hinge": LinearTrainer(loss="hinge"),
     "squared hinge": LinearTrainer(loss="squared_hinge"),
@@ -83,12 +86,13 @@ TRAINERS: dict[str, Any] = {
     "logistic, elastic net": L1Trainer(loss="logistic", l1_ratio=0.5),
     "softmax": MultinomialTrainer(),
     "ridge": RegressionTrainer(loss=SquaredEpsilonInsensitive(), alpha=2.0, tol=1e-6, penalises_intercept=False),
-    "lasso": LassoTrainer(alpha=0.03),
-    "elastic net": LassoTrainer(alpha=0.03, l1_ratio=0.5),
+    "lasso": LASSO,
+    "elastic net": dataclasses.replace(LASSO, l1_ratio=0.5),
     "epsilon-insensitive": RegressionTrainer(loss=EpsilonInsensitive(0.1)),
     "squared epsilon-insensitive": RegressionTrainer(loss=SquaredEpsilonInsensitive(0.1)),
     "huber": RegressionTrainer(loss=Huber(), penalises_intercept=False),
     "poisson": RegressionTrainer(loss=Poisson(), penalises_intercept=False),
+    "poisson, elastic net": RegressionTrainer(loss=Poisson(), alpha=4.0, l1_ratio=0.5, penalises_intercept=False),
 }
 
 
@@ -142,9 +146,9 @@ def data(trainer: str, layout: str, copy: int = 0) -> tuple[Any, Array]:
     rng = np.random.default_rng([n, d])
     X = rng.normal(size=(n, d)) * (rng.random((n, d)) < density)
     scores = X @ rng.normal(size=(d, 3)) / np.sqrt(d * density) + rng.normal(size=(n, 3))
-    if trainer == "poisson":
+    if trainer.startswith("poisson"):
         y = rng.poisson(np.exp(0.5 * scores[:, 0])).astype(np.float64)
-    elif isinstance(TRAINERS[trainer], LassoTrainer | RegressionTrainer):
+    elif isinstance(TRAINERS[trainer], RegressionTrainer):
         y = scores[:, 0] + 0.5
     elif trainer == "softmax":
         y = np.argmax(scores, axis=1).astype(np.int32)
@@ -167,10 +171,12 @@ def objective(name: str, layout: str, model: Array) -> float:
         losses = logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]
         return float(trainer.C * losses.sum() + 0.5 * (w * w).sum())
     w = w[0]
-    if isinstance(trainer, LassoTrainer):
-        penalty = trainer.l1_ratio * np.abs(w).sum() + 0.5 * (1 - trainer.l1_ratio) * w @ w
-        return float(0.5 * ((y - Z @ w - b[0]) ** 2).mean() + trainer.alpha * penalty)
     scores = Z @ w + trainer.intercept_scaling * b[0]
+    if isinstance(trainer, RegressionTrainer) and trainer.l1_ratio:
+        penalty = trainer.alpha * (trainer.l1_ratio * np.abs(w).sum() + 0.5 * (1 - trainer.l1_ratio) * w @ w)
+        if isinstance(trainer.loss, Poisson):
+            return float((np.exp(scores) - y * scores - y + xlogy(y, y)).sum() + penalty)
+        return float(0.5 * ((y - scores) ** 2).mean() + penalty)
     all_weights = np.append(w, b)
     if isinstance(trainer, RegressionTrainer):
         if isinstance(trainer.loss, Huber):  # the best scale there is

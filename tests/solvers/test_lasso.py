@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 
 from chicle_elastic.solvers.kernels import penalised
+from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.l1.subproblem import minimise, worst_slope
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase
-from chicle_elastic.solvers.linear.newton.trainer import LassoTrainer
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import MOST_EXACT, add_dense_products
+from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
 from tests.solvers.test_l1 import state_of as any_state_of
 
 
 def problem_of(l1=0.2, l2=0.0):
-    """With an intercept; twice both, beside the mean of squares."""
-    return LassoTrainer(alpha=l1 + l2, l1_ratio=l1 / (l1 + l2), tol=0.1).problem
+    """With an intercept."""
+    loss = SquaredEpsilonInsensitive()
+    return L1Problem(loss=loss, l1=l1, alpha=l2, C=0.5, is_mean=True, has_free_intercept=True, tol=0.1)
 
 
 def state_of(D, *, is_rough=False, is_whole=True):

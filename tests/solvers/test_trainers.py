@@ -11,7 +11,7 @@ from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
-from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, LassoTrainer, RegressionTrainer
+from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, RegressionTrainer
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     Huber,
@@ -20,18 +20,21 @@ from chicle_elastic.solvers.linear.regression.losses import (
 )
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
-CLASSIFIERS, REGRESSIONS = (LinearTrainer, L1Trainer, MultinomialTrainer), (RegressionTrainer, LassoTrainer)
+CLASSIFIERS, REGRESSIONS = (LinearTrainer, L1Trainer, MultinomialTrainer), (RegressionTrainer,)
 REFUSED = [
     *((kind, "C", value) for kind in (*CLASSIFIERS, RegressionTrainer) for value in (0.0, np.nan)),
     *((kind, "tol", value) for kind in (*CLASSIFIERS, *REGRESSIONS) for value in (-1.0, np.nan)),
     *((kind, "C", np.inf) for kind in (L1Trainer, MultinomialTrainer, RegressionTrainer)),
     *((kind, "alpha", value) for kind in REGRESSIONS for value in (0.0, np.inf)),
-    *((kind, "l1_ratio", value) for kind in (L1Trainer, LassoTrainer) for value in (1.1, np.nan)),
+    *((kind, "l1_ratio", value) for kind in (L1Trainer, RegressionTrainer) for value in (1.1, np.nan)),
     (L1Trainer, "l1_ratio", 0.0),
     (LinearTrainer, "num_threads", 0),
     *((kind, "epsilon", -0.1) for kind in (EpsilonInsensitive, SquaredEpsilonInsensitive)),
     (Huber, "epsilon", 0.9),
 ]
+LASSO = RegressionTrainer(
+    loss=SquaredEpsilonInsensitive(), C=0.5, alpha=0.1, l1_ratio=1.0, is_mean=True, tol=1e-6, penalises_intercept=False
+)
 LABELS, REAL = np.array([0, 1] * 25, dtype=np.int32), np.linspace(-1.0, 4.0, 50)
 
 
@@ -55,6 +58,13 @@ def test_losses_of_others_are_refused(kind, loss):
     """By name."""
     with pytest.raises(UsageError, match=f"'{loss}'"):
         kind(loss=loss)
+
+
+@pytest.mark.parametrize("loss", [EpsilonInsensitive(), Huber()])
+def test_an_l1_penalty_of_a_loss_with_corners_or_a_scale_is_refused(loss):
+    """Its steps know of neither."""
+    with pytest.raises(UsageError, match=r"l1_ratio=0\.5 needs a smooth loss"):
+        RegressionTrainer(loss=loss, l1_ratio=0.5)
 
 
 @pytest.mark.parametrize("kind", [*CLASSIFIERS, *REGRESSIONS])
@@ -81,7 +91,7 @@ def test_features_that_are_not_finite_are_named(kind, value, form):
         run(kind(), form(X), LABELS if kind in CLASSIFIERS else REAL, weights=weights)
 
 
-@pytest.mark.parametrize("trainer", [L1Trainer(), LassoTrainer(alpha=0.1)])
+@pytest.mark.parametrize("trainer", [L1Trainer(), LASSO])
 def test_a_model_to_begin_with_is_taken_up(trainer):
     """From the solution nothing is left to be solved."""
     X = np.random.default_rng(0).normal(size=(50, 8))
@@ -93,7 +103,7 @@ def test_a_model_to_begin_with_is_taken_up(trainer):
 
 
 @pytest.mark.parametrize(
-    "base", [LinearTrainer(), L1Trainer(), MultinomialTrainer(), RegressionTrainer(), LassoTrainer()]
+    "base", [LinearTrainer(), L1Trainer(), MultinomialTrainer(), RegressionTrainer(loss=Poisson()), LASSO]
 )
 def test_what_is_certified_is_part_of_the_identity_and_the_tolerance_is_not(base):
     """A checkpoint of another objective is refused."""
@@ -101,9 +111,8 @@ def test_what_is_certified_is_part_of_the_identity_and_the_tolerance_is_not(base
         "C": 2.0,
         "alpha": 2.0,
         "l1_ratio": 0.5,
-        "has_intercept": False,
         "class_weights": (1.0, 2.0),
-        "is_mean": True,
+        "is_mean": base is not LASSO,
     }
     mine = {
         name: value for name, value in changes.items() if name in {field.name for field in dataclasses.fields(base)}

@@ -167,7 +167,7 @@ def _problem(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema
         options: dict[str, Any] = {"descends_only": trainer.algorithm == "cocoa"}
         problem = _Problem(bounds=bounds, loss=Loss.named(trainer.loss), certify=_certify_classes, options=options)
         return problem if progress is NO_PROGRESS else None
-    loss, is_of_sums = trainer.loss, trainer.alpha == 1.0 and not trainer.is_mean
+    loss, is_of_sums = trainer.loss, trainer.alpha == 1.0 and not (trainer.is_mean or trainer.l1_ratio)
     if not isinstance(loss, EpsilonInsensitive) or schema.target_dtype != "float64":
         return None
     if not (is_of_sums and trainer.penalises_intercept):

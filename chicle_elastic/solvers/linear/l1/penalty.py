@@ -10,8 +10,8 @@ column that is not penalised, as the intercept of the logistic and of the square
 
 Slopes a_i = -loss'(z_i) need not be feasible. Two steps make them so, and leave them in their box:
 
-    sides         Where the intercept is not penalised, the slopes of the class whose sum is larger are multiplied by
-                  the ratio of the two sums, which makes v = 0 in its column. Those of the squared loss lose their mean.
+    sides         Where the intercept is not penalised, the slopes of the sign whose sum is larger are multiplied by the
+                  ratio of the two sums, which makes v = 0 in its column. Those of the squared loss lose their mean.
     factor        All are multiplied by l1 / max |v_j| where that is below 1 (Ndiaye et al. 2017, "Gap safe screening
                   rules for sparsity enforcing penalties").
 
@@ -57,7 +57,7 @@ class L1Penalty:
 
         A part that vanishes faster than the gap is left out: along a ray the sum of dual_i is concave and 0 at 0, and
         at 1 its value and slope are known. A parabola has all three, and that of the squared loss is one. Of each side
-        (the positive targets and the others, or all), `losses` are sums, shape (sides,), and `v` is sum_i c_i a_i x_i
+        (the positive slopes and the others, or all), `losses` are sums, shape (sides,), and `v` is sum_i c_i a_i x_i
         of the slopes, shape (sides, D), the intercept's at the end. <w, v> is the sum of c_i a_i z_i, so that the sum
         of dual values is that of both.
         """

@@ -21,8 +21,8 @@ with a weight and those that are closest to having one (Celer's rule and size; M
 A task that is alone and has sparse rows of many columns with classes does both in a pass of its own (COLUMNS), and goes
 without products and W where the direction is found with less work from the columns of its rows (`columns`).
 
-Of the squared loss (lasso and elastic net) the model is the objective. So its end is w whatever the objective is there,
-and products are kept. A task that is alone and has those of all columns is done with one solution: a certificate
+Of squares without a tube (lasso and elastic net) the model is the objective. So its end is w whatever the objective is
+there, and products are kept. A task that is alone and has those of all columns is done with one solution: a certificate
 follows in place of an evaluation. Rows and targets are centred by weighted means, dense rows before they are
 multiplied. The slopes are those of the rows and not of sums of products, so what these have lost to rounding (or to
 float32, of dense float32 rows) is repaired by the next solution. Of large features the residuals at any w are mostly
@@ -64,14 +64,15 @@ as on separable data with the squared hinge. And below which it leads nowhere.""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L1Problem(Problem):
-    """Minimise losses, l1 |w|_1 and alpha/2 |w|^2, with one mean for all of them as `Problem` has it."""
+    """Minimise losses without corners and scale, l1 |w|_1 and alpha/2 |w|^2."""
 
-    l1: float  # factor of |w|_1
-    most_curvature: float = 2.0  # largest second derivative of the loss
+    l1: float  # factor of |w|_1, > 0
+    most_curvature: float = 2.0  # largest second derivative of the loss, or one that is large
+    is_of_classes: bool = False  # targets are 1 and -1
 
     def penalty_of(self, state: NewtonState) -> L1Penalty:
         """Return the penalty beside the sum of losses."""
-        return L1Penalty(self.l1 * (state.total if self.is_mean else 1.0), self.strength(state))
+        return L1Penalty(self.l1 * self.unit(state), self.strength(state))
 
     @property
     def has_sides(self) -> bool:
@@ -119,7 +120,7 @@ class L1Problem(Problem):
             if self.has_free_intercept:
                 output.beside = of_columns.copy()
                 squares = np.maximum(squares - of_columns * (of_columns / state.total), 0.0)
-        else:
+        elif self.is_of_classes:
             state.floor = TINY
             if self.has_free_intercept and (plus > 0) != (minus > 0):
                 w[:-1], w[-1] = 0.0, -LEFT_OUT if plus > 0 else LEFT_OUT

@@ -196,7 +196,7 @@ class NewtonPasses:
             scalars[Sum.PLUS], scalars[Sum.MINUS] = upper @ np.maximum(duals, 0.0), upper @ np.maximum(-duals, 0.0)
         weights = upper * slopes
         if self._problem.has_sides:
-            is_positive = y > 0
+            is_positive = slopes > 0
             scalars[Sum.OF_POSITIVE] = upper @ (values * is_positive)
             found.of_duals[:] = rows.weighted_sum(weights * is_positive)
             weights, found.v[:] = weights * ~is_positive, found.of_duals

@@ -62,7 +62,7 @@ class Sum(IntEnum):
     LACK_OF_SLOPES = 8  # with corners, losses less duals and scores of the slopes
     DUALS = 9  # dual values: of the duals in the chunks, in a first pass with such; of a softmax the entropy
     SIGNED = 10  # duals in the chunks times targets
-    OF_POSITIVE = 11  # losses of positive targets, where the duals of both signs are scaled apart
+    OF_POSITIVE = 11  # losses of positive slopes, where duals of both signs are scaled apart
 
 
 class Block(IntEnum):
@@ -81,7 +81,8 @@ class Problem:
     loss: RegressionLoss  # the loss
     tol: float  # relative gap to reach
     alpha: float = 1.0  # factor of 1/2 |w|^2
-    is_mean: bool = False  # the losses count as their mean and not as their sum
+    is_mean: bool = False  # the losses count as C times their mean and not as their sum
+    C: float = 1.0  # what the c_i are multiples of
     has_free_intercept: bool = False  # the last weight is not penalised
     has_duals: bool = False  # the chunks have duals, from which w follows in the end; else targets are looked at first
 
@@ -92,7 +93,7 @@ class Problem:
 
     @property
     def has_sides(self) -> bool:
-        """Whether evaluations sum up slopes times rows of positive targets by themselves, too."""
+        """Whether evaluations sum up positive slopes times rows by themselves, too."""
         return False
 
     @property
@@ -127,9 +128,13 @@ class Problem:
         """Say whether the next steps are for the duals alone."""
         return False
 
+    def unit(self, state: "NewtonState") -> float:
+        """Return what sums of losses and penalties are divided by in P."""
+        return state.total / self.C if self.is_mean else 1.0
+
     def strength(self, state: "NewtonState") -> float:
         """Alpha beside the sum of losses."""
-        return self.alpha * (state.total if self.is_mean else 1.0)
+        return self.alpha * self.unit(state)
 
     def ridge(self, state: "NewtonState") -> Array:
         """Second derivatives of the penalty, shape (D,)."""
@@ -395,7 +400,7 @@ class Evaluation:
 
     scalars: Array  # see `Sum`
     v: Array  # slopes times rows, shape (D,)
-    # of_duals: duals times rows with corners, shape (D,); with sides slopes times rows of positive targets; else empty
+    # of_duals: duals times rows with corners, shape (D,); with sides positive slopes times rows; else empty
     of_duals: Array
     second: Array  # curvatures times x x^T in the columns of the block, packed; empty where it is kept
     diagonal: Array  # curvatures times x^2, shape (D,); empty where the block has all columns, or is kept

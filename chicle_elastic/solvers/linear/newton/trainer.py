@@ -5,6 +5,7 @@ See `regression.losses` for P and D, and `l1.penalty` for those with an l1 penal
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -18,7 +19,6 @@ from chicle_elastic.solvers.linear.l1.penalty import credible
 from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.methods import (
     CHEAP_PRODUCTS,
-    MOST_COLUMNS,
     is_narrow,
     most_block_columns,
     newton_state,
@@ -31,7 +31,6 @@ from chicle_elastic.solvers.linear.products import FEW_COLUMNS
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     RegressionLoss,
-    SquaredEpsilonInsensitive,
 )
 
 
@@ -42,7 +41,6 @@ class NewtonTrainer(CertifiedTrainer):
     sums = "rows", "total"
     sums_by_output = "loss", "lack", "squares", "scores"
     is_of_classes: ClassVar[bool] = False
-    share_of_mean: ClassVar[float] = 1.0  # what the mean of the losses counts in P, where it does
     C: float = 1.0
     class_weights: tuple[float, ...] | None = None
 
@@ -66,6 +64,32 @@ class NewtonTrainer(CertifiedTrainer):
 
         return NewtonSolver(ctx, self)
 
+    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
+        """Return that of a model with an l1 penalty, see `l1.problem`."""
+        num_outputs, D, problem = self.num_outputs(schema), schema.num_features + 1, self.problem
+        is_cheap = problem.loss.is_parabola or D <= FEW_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
+        has_columns = schema.kind == "csr" and not (problem.loss.is_parabola or is_narrow(schema, num_outputs))
+        state = NewtonState(
+            D=D,
+            block_columns=0 if has_columns else most_block_columns(num_outputs),
+            is_exact=is_cheap and is_narrow(schema, num_outputs),
+            is_rough=schema.dtype != "float64" and schema.kind != "csr",
+            outputs=[],
+        )
+        return steps.start(state, problem, model)
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """In words for the user, with an l1 penalty."""
+        outputs = self.num_outputs(schema)
+        state = self._first_state(schema, np.zeros(outputs * (schema.num_features + 1)), num_tasks)
+        products = f"products of {state.D} columns and {outputs} output{'s' if outputs > 1 else ''}"
+        if state.is_exact:
+            return f"a proximal Newton method on chunks, because {products} cost little"
+        is_of_columns = num_tasks == 1 and not state.block_columns
+        way = "on the columns of one task" if is_of_columns else "with a working set of columns"
+        reason = "would take long" if is_narrow(schema, outputs) else "do not fit into a message"
+        return f"a proximal Newton method {way}, because {products} {reason}"
+
     def update_size(self, model: Array, progress: Array) -> int:
         """Return the length of the sums; after several passes w and the state follow."""
         state = NewtonState.look(progress)
@@ -79,10 +103,6 @@ class NewtonTrainer(CertifiedTrainer):
             return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
         return CertifiedTrainer.advance(self, model, progress, summed)
 
-    def _unit(self, state: NewtonState) -> float:
-        """Return what sums of losses are divided by in P."""
-        return state.total / self.share_of_mean if self.problem.is_mean else 1.0
-
     @np.errstate(over="ignore", invalid="ignore")
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
         """P and D per output at a certificate, shape (outputs,)."""
@@ -94,7 +114,7 @@ class NewtonTrainer(CertifiedTrainer):
         for k, (output, w, v) in enumerate(outputs):
             sums = {name: metrics[f"{name}/{k}"] for name in self.sums_by_output}
             found.append(self._certified(state, output, w, v, metrics["rows"] == state.num_rows, **sums))
-        primal, dual = np.array(found).T / self._unit(state)
+        primal, dual = np.array(found).T / self.problem.unit(state)
         return primal, dual
 
     def _certified(
@@ -138,7 +158,7 @@ class NewtonTrainer(CertifiedTrainer):
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
         state = NewtonState.look(report.progress)
-        return state.floor / self._unit(state)
+        return state.floor / self.problem.unit(state)
 
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`: of a squared loss with an l1 penalty also after a solution for the duals alone."""
@@ -153,8 +173,10 @@ class RegressionTrainer(NewtonTrainer):
     Attributes:
         loss: The loss.
         C: Factor of the losses, > 0.
-        alpha: Factor of 1/2 |w|^2, > 0.
-        is_mean: The losses count as their mean, by weight, and not as their sum.
+        alpha: Factor of the penalties, > 0.
+        l1_ratio: Share of |w|_1 in them, 0 to 1; the rest is that of 1/2 |w|^2. For smooth losses. The lasso is that of
+            squares with C=1/2, l1_ratio=1 and a mean.
+        is_mean: The losses count as C times their mean, by weight, and not as their sum.
         tol: Relative duality gap at which to stop; 0 for never.
         intercept_scaling: Value of the constant column; 0 for no intercept.
         penalises_intercept: Whether the weight of that column is penalised like the others.
@@ -164,6 +186,7 @@ class RegressionTrainer(NewtonTrainer):
     loss: RegressionLoss = field(default_factory=EpsilonInsensitive)
     C: float = 1.0
     alpha: float = 1.0
+    l1_ratio: float = 0.0
     is_mean: bool = False
     tol: float = 1e-3
     intercept_scaling: float = 1.0
@@ -172,18 +195,34 @@ class RegressionTrainer(NewtonTrainer):
     def __post_init__(self) -> None:
         if not isinstance(self.loss, RegressionLoss):
             raise UsageError(f"a regression needs a RegressionLoss as its loss, got {self.loss!r}")
-        if not 0 < self.C < np.inf or not 0 < self.alpha < np.inf or not self.tol >= 0:
+        are_factors = 0 < self.C < np.inf and 0 < self.alpha < np.inf and 0 <= self.l1_ratio <= 1
+        if not are_factors or not self.tol >= 0:
             raise UsageError(
-                f"a regression needs C > 0, alpha > 0 and tol >= 0, got C={self.C}, alpha={self.alpha}, tol={self.tol}"
+                "a regression needs C > 0, alpha > 0, l1_ratio from 0 to 1 and tol >= 0, got "
+                f"C={self.C}, alpha={self.alpha}, l1_ratio={self.l1_ratio}, tol={self.tol}"
             )
+        if self.l1_ratio and (self.loss.has_corners or self.loss.has_scale):
+            raise UsageError(f"l1_ratio={self.l1_ratio} needs a smooth loss without a scale, got loss={self.loss!r}")
 
     @property
     def problem(self) -> Problem:
         """See `CertifiedTrainer`."""
         is_free = self.intercept_scaling != 0 and not self.penalises_intercept
-        return Problem(loss=self.loss, alpha=self.alpha, is_mean=self.is_mean, has_free_intercept=is_free, tol=self.tol)
+        shared: dict[str, Any] = {"loss": self.loss, "C": self.C, "is_mean": self.is_mean, "tol": self.tol}
+        if not self.l1_ratio:
+            return Problem(**shared, alpha=self.alpha, has_free_intercept=is_free)
+        l1 = self.alpha * self.l1_ratio
+        return L1Problem(**shared, l1=l1, alpha=self.alpha - l1, has_free_intercept=is_free)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Leave out an l1 penalty that there is not."""
+        return {
+            name: value for name, value in NewtonTrainer.identity(self).items() if (name, value) != ("l1_ratio", 0.0)
+        }
 
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
+        if self.l1_ratio:
+            return NewtonTrainer._first_state(self, schema, model, num_tasks)
         state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
         if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
             state.block_columns, state.row_step = 0, 1
@@ -192,6 +231,8 @@ class RegressionTrainer(NewtonTrainer):
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
+        if self.l1_ratio:
+            return NewtonTrainer.method(self, schema, num_tasks)
         columns = f"second derivatives of {schema.num_features + 1} columns"
         if is_narrow(schema):
             return f"Newton's method on chunks, because {columns} fit into a message"
@@ -202,37 +243,8 @@ class RegressionTrainer(NewtonTrainer):
         return NewtonState.look(report.progress).outputs[0].theta
 
 
-class ProximalTrainer(NewtonTrainer):
-    """One with an l1 penalty, see `l1.problem`."""
-
-    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
-        num_outputs, D, problem = self.num_outputs(schema), schema.num_features + 1, self.problem
-        is_cheap = problem.loss.is_parabola or D <= FEW_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
-        has_columns = self.is_of_classes and schema.kind == "csr" and not is_narrow(schema, num_outputs)
-        state = NewtonState(
-            D=D,
-            block_columns=0 if has_columns else most_block_columns(num_outputs),
-            is_exact=is_cheap and is_narrow(schema, num_outputs),
-            is_rough=schema.dtype != "float64" and schema.kind != "csr",
-            outputs=[],
-        )
-        return steps.start(state, problem, model)
-
-    def method(self, schema: DataSchema, num_tasks: int) -> str:
-        """In words for the user."""
-        outputs = self.num_outputs(schema)
-        state = self._first_state(schema, np.zeros(outputs * (schema.num_features + 1)), num_tasks)
-        products = f"products of {state.D} columns and {outputs} output{'s' if outputs > 1 else ''}"
-        if state.is_exact:
-            return f"a proximal Newton method on chunks, because {products} cost little"
-        is_of_columns = num_tasks == 1 and not state.block_columns
-        way = "on the columns of one task" if is_of_columns else "with a working set of columns"
-        reason = "would take long" if is_narrow(schema, outputs) else "do not fit into a message"
-        return f"a proximal Newton method {way}, because {products} {reason}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class L1Trainer(ProximalTrainer):
+class L1Trainer(NewtonTrainer):
     """Linear classifier with an l1 penalty, binary or one-vs-rest."""
 
     name = "L1"
@@ -261,54 +273,9 @@ class L1Trainer(ProximalTrainer):
         return L1Problem(
             loss=margin_loss(loss),
             most_curvature=loss.most_curvature,
+            is_of_classes=True,
             l1=self.l1_ratio,
             alpha=1.0 - self.l1_ratio,
             has_free_intercept=self.intercept_scaling != 0 and not self.penalises_intercept,
             tol=self.tol,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LassoTrainer(ProximalTrainer):
-    """Linear regression with squared loss and l1 and l2 penalties, as scikit-learn's Lasso and ElasticNet have it."""
-
-    name = "ElasticNet"
-    share_of_mean: ClassVar[float] = 0.5
-    alpha: float = 1.0  # factor of both penalties, > 0
-    l1_ratio: float = 1.0  # share of the l1 penalty, 0 to 1; 1 is the lasso. Wide data needs more than 0
-    tol: float = 1e-6  # relative duality gap at which to stop; 0 for never
-    has_intercept: bool = True  # whether there is an intercept, which is not penalised
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < np.inf or not 0 <= self.l1_ratio <= 1 or not self.tol >= 0:
-            raise UsageError(
-                "lasso and elastic net need alpha > 0, l1_ratio from 0 to 1 and tol >= 0, got "
-                f"alpha={self.alpha}, l1_ratio={self.l1_ratio}, tol={self.tol}"
-            )
-
-    @property
-    def intercept_scaling(self) -> float:
-        """See `NewtonTrainer`."""
-        return float(self.has_intercept)
-
-    @property
-    def problem(self) -> Problem:
-        """See `CertifiedTrainer`; twice the penalties beside the mean of squares, of which half counts."""
-        l1 = 2.0 * self.alpha * self.l1_ratio
-        return L1Problem(
-            loss=SquaredEpsilonInsensitive(),
-            l1=l1,
-            alpha=2.0 * self.alpha - l1,
-            is_mean=True,
-            has_free_intercept=self.has_intercept,
-            tol=self.tol,
-        )
-
-    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros; a UsageError where targets are class codes, or there is no l1 penalty on many features."""
-        if self.l1_ratio == 0 and not is_narrow(schema):
-            raise UsageError(
-                f"l1_ratio=0 takes up to {MOST_COLUMNS - 1} features, because no weight is then 0, and the data has "
-                f"{schema.num_features}; use ChicleRidge(alpha=alpha * n_samples), which has the same solution"
-            )
-        return ProximalTrainer.init(self, schema, rng)
