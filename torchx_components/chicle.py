@@ -11,8 +11,10 @@ of the anchor (`torchx_components.anchor`).
 
 # ruff: noqa: UP006, UP035, UP045  (TorchX 0.7.0 reads annotations of arguments, and knows no others)
 
+import functools
+import inspect
 import os
-from typing import Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torchx
 import torchx.specs as specs
@@ -21,135 +23,6 @@ from torchx_components.anchor_app import component_of, role_of
 from torchx_components.node import FIT, parse_nodes
 
 NODE = "torchx_components.node"
-
-
-def svm(
-    train: str,
-    out: str,
-    *solver: str,
-    j: str = "1",
-    checkpoint: str = "",
-    resume: bool = False,
-    grace: float = 25.0,
-    begin: int = 0,
-    member_options: str = "",
-    env: Optional[Dict[str, str]] = None,
-    name: str = "chicle-svm",
-    image: str = torchx.IMAGE,
-    python: str = "python",
-    cpu: int = 2,
-    memMB: int = 4096,
-    gpu: int = 0,
-) -> specs.AppDef:
-    """Train a linear support vector machine (ChicleSVM) on nodes that may come and go.
-
-    Writes OUT/model.npz (for ChicleSVM.load), and the event files and TensorBoard scalars of the nodes to OUT/nodes.
-
-    Args:
-        train: data file (svmlight, CSV, npy, npz, Parquet), or a folder that `chicle convert` made
-        out: folder to write, which anchor and nodes have to see
-        solver: options of the estimator after a --, e.g. -- --C 0.1 --loss squared_hinge
-        j: nodes as MIN:MAX or N; with fewer than MIN it pauses
-        checkpoint: folder that all nodes share, or URL, for periodic checkpoints
-        resume: go on from the newest checkpoint, if there is one
-        grace: seconds from a notice until a node has to be gone
-        begin: nodes to begin with; 0 for MAX
-        member_options: further options of the anchor, e.g. "--sbatch=--partition=spot --notices auto"
-        env: environment of anchor and nodes, e.g. OMP_NUM_THREADS=8
-        name: name of the job
-        image: image to use, where the scheduler has images
-        python: interpreter of anchor and nodes
-        cpu: processors per node
-        memMB: memory per node in MB
-        gpu: GPUs per node
-    """
-    return component_of(locals(), [FIT, "--estimator", "svm", *solver])
-
-
-def logistic(
-    train: str,
-    out: str,
-    *solver: str,
-    j: str = "1",
-    checkpoint: str = "",
-    resume: bool = False,
-    grace: float = 25.0,
-    begin: int = 0,
-    member_options: str = "",
-    env: Optional[Dict[str, str]] = None,
-    name: str = "chicle-logistic",
-    image: str = torchx.IMAGE,
-    python: str = "python",
-    cpu: int = 2,
-    memMB: int = 4096,
-    gpu: int = 0,
-) -> specs.AppDef:
-    """Train logistic regression (ChicleLogisticRegression) on nodes that may come and go.
-
-    Writes OUT/model.npz (for ChicleLogisticRegression.load), and the event files of the nodes to OUT/nodes.
-
-    Args:
-        train: data file (svmlight, CSV, npy, npz, Parquet), or a folder that `chicle convert` made
-        out: folder to write, which anchor and nodes have to see
-        solver: options of the estimator after a --, e.g. -- --C 0.1
-        j: nodes as MIN:MAX or N; with fewer than MIN it pauses
-        checkpoint: folder that all nodes share, or URL, for periodic checkpoints
-        resume: go on from the newest checkpoint, if there is one
-        grace: seconds from a notice until a node has to be gone
-        begin: nodes to begin with; 0 for MAX
-        member_options: further options of the anchor, e.g. "--sbatch=--partition=spot --notices auto"
-        env: environment of anchor and nodes, e.g. OMP_NUM_THREADS=8
-        name: name of the job
-        image: image to use, where the scheduler has images
-        python: interpreter of anchor and nodes
-        cpu: processors per node
-        memMB: memory per node in MB
-        gpu: GPUs per node
-    """
-    return component_of(locals(), [FIT, "--estimator", "logistic", *solver])
-
-
-def cnn(
-    train: str,
-    out: str,
-    *solver: str,
-    j: str = "1",
-    checkpoint: str = "",
-    resume: bool = False,
-    grace: float = 25.0,
-    begin: int = 0,
-    member_options: str = "",
-    env: Optional[Dict[str, str]] = None,
-    name: str = "chicle-cnn",
-    image: str = torchx.IMAGE,
-    python: str = "python",
-    cpu: int = 2,
-    memMB: int = 4096,
-    gpu: int = 0,
-) -> specs.AppDef:
-    """Train a small network on images (ChicleCNNClassifier) on nodes that may come and go.
-
-    Writes OUT/model.npz (for ChicleCNNClassifier.load), and the event files of the nodes to OUT/nodes.
-
-    Args:
-        train: data file with an image per row (npy, npz, CSV, ...), or a folder that `chicle convert` made
-        out: folder to write, which anchor and nodes have to see
-        solver: options of the estimator after a --, e.g. -- --max_epochs 5 --module net:Net --module__width 32
-        j: nodes as MIN:MAX or N; with fewer than MIN it pauses
-        checkpoint: folder that all nodes share, or URL, for periodic checkpoints
-        resume: go on from the newest checkpoint, if there is one
-        grace: seconds from a notice until a node has to be gone
-        begin: nodes to begin with; 0 for MAX
-        member_options: further options of the anchor, e.g. "--sbatch=--partition=spot --notices auto"
-        env: environment of anchor and nodes, e.g. OMP_NUM_THREADS=8
-        name: name of the job
-        image: image to use, where the scheduler has images
-        python: interpreter of anchor and nodes
-        cpu: processors per node
-        memMB: memory per node in MB
-        gpu: GPUs per node
-    """
-    return component_of(locals(), [FIT, "--estimator", "cnn", *solver])
 
 
 def app(
@@ -195,6 +68,66 @@ def app(
         gpu: GPUs per node
     """
     return component_of(locals(), [module, *task])
+
+
+def _estimator(component: Callable[..., specs.AppDef]) -> Callable[..., specs.AppDef]:
+    """Give a component that fits an estimator the options of `app`, with their description, behind its own arguments.
+
+    TorchX's check of a file wants each component as a function there, and reads its options from the signature.
+    """
+    name = component.__name__
+    options = [each for each in inspect.signature(app).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    options = [each.replace(default=f"chicle-{name}") if each.name == "name" else each for each in options]
+    defaults = {each.name: each.default for each in options}
+
+    @functools.wraps(component)
+    def submit(train: str, out: str, *solver: str, **given: Any) -> specs.AppDef:
+        return component_of({"train": train, "out": out, **defaults, **given}, [FIT, "--estimator", name, *solver])
+
+    described = inspect.getdoc(app) or ""
+    submit.__doc__ = f"{inspect.getdoc(component)}\n{described[described.index('    j: nodes') :]}"
+    own = inspect.signature(component)
+    submit.__signature__ = own.replace(parameters=[*own.parameters.values(), *options])  # type: ignore[attr-defined]
+    return submit
+
+
+@_estimator
+def svm(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignore[empty-body]
+    """Train a linear support vector machine (ChicleSVM) on nodes that may come and go.
+
+    Writes OUT/model.npz (for ChicleSVM.load), and the event files and TensorBoard scalars of the nodes to OUT/nodes.
+
+    Args:
+        train: data file (svmlight, CSV, npy, npz, Parquet), or a folder that `chicle convert` made
+        out: folder to write, which anchor and nodes have to see
+        solver: options of the estimator after a --, e.g. -- --C 0.1 --loss squared_hinge
+    """
+
+
+@_estimator
+def logistic(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignore[empty-body]
+    """Train logistic regression (ChicleLogisticRegression) on nodes that may come and go.
+
+    Writes OUT/model.npz (for ChicleLogisticRegression.load), and the event files of the nodes to OUT/nodes.
+
+    Args:
+        train: data file (svmlight, CSV, npy, npz, Parquet), or a folder that `chicle convert` made
+        out: folder to write, which anchor and nodes have to see
+        solver: options of the estimator after a --, e.g. -- --C 0.1
+    """
+
+
+@_estimator
+def cnn(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignore[empty-body]
+    """Train a small network on images (ChicleCNNClassifier) on nodes that may come and go.
+
+    Writes OUT/model.npz (for ChicleCNNClassifier.load), and the event files of the nodes to OUT/nodes.
+
+    Args:
+        train: data file with an image per row (npy, npz, CSV, ...), or a folder that `chicle convert` made
+        out: folder to write, which anchor and nodes have to see
+        solver: options of the estimator after a --, e.g. -- --max_epochs 5 --module net:Net --module__width 32
+    """
 
 
 def join(

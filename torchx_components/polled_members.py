@@ -70,11 +70,15 @@ class PolledMembers(Generic[M]):
     def _close(self) -> None:
         raise NotImplementedError
 
-    def _found(self, running: Mapping[NodeId, M], said: Sequence[Said] = (), *, fault: str | None = None) -> None:
-        """Take note of the members that have a place now, and tell of those that are new."""
+    def _found(self, running: Mapping[NodeId, M], said: Sequence[Said] = (), *, fault: str | None) -> None:
+        """Take note of the members that have a place now, and tell of those that are new.
+
+        Args:
+            fault: Why the scheduler gives the members up, as it says now; None where it does not.
+        """
         new = [Assigned(name) for name in running if name not in self.members]
         with self._lock:
-            self.members, self._fault = running, fault or self._fault
+            self.members, self._fault = running, fault
             self._said += [*new, *said]
 
     def _work(self) -> None:

@@ -127,7 +127,7 @@ class SlurmNodes(PolledMembers[SlurmMember]):
     def _turn(self) -> None:
         self._end_signals(time.monotonic())
         running, waiting = self._queue()
-        self._judge_ends(running)
+        fault = self._judge_ends(running)
         # First of all: nothing is to start in place of a member that is about to leave.
         if not self._is_ending:
             self._throttle(self._wanted, running, waiting)
@@ -149,7 +149,7 @@ class SlurmNodes(PolledMembers[SlurmMember]):
             drained = self._drained(running) if running else []
             for name in drained:
                 running[name] = replace(running[name], is_noticed=True)
-        self._found(running, [Revoked(name, self._grace_s) for name in drained])
+        self._found(running, [Revoked(name, self._grace_s) for name in drained], fault=fault)
 
     def _queue(self) -> tuple[dict[NodeId, SlurmMember], dict[str, int]]:
         """Members that have a node, and how many tasks of each array wait."""
@@ -223,19 +223,20 @@ class SlurmNodes(PolledMembers[SlurmMember]):
                 process.wait()
         self._signals = [signal for signal in self._signals if signal[0].returncode is None]
 
-    def _judge_ends(self, running: Mapping[NodeId, SlurmMember]) -> None:
-        """Count members that fail one after the other; one that was taken away, or has left in order, is none."""
+    def _judge_ends(self, running: Mapping[NodeId, SlurmMember]) -> str | None:
+        """Return why the run cannot go on, if too many members have failed one after the other; one that was taken
+        away, or has left in order, is none of them."""
         now_s = time.monotonic()
         for name, member in self.members.items():
             if name not in running:
                 is_short = now_s - member.since_s < SHORT_S
                 self._num_short = self._num_short + 1 if is_short and self._has_failed(member) else 0
-        if self._num_short > max(LEAST_SHORT, self._most):
-            with self._lock:
-                self._fault = (
-                    f"{self._num_short} members one after the other have failed within {SHORT_S:g} s of their start; "
-                    "look at the outputs of the array"
-                )
+        if self._num_short <= max(LEAST_SHORT, self._most):
+            return None
+        return (
+            f"{self._num_short} members one after the other have failed within {SHORT_S:g} s of their start; look at "
+            "the outputs of the array"
+        )
 
     def _has_failed(self, member: SlurmMember) -> bool:
         shown = self._run("scontrol", "-o", "show", "job", member.task, is_checked=False)

@@ -41,12 +41,14 @@ def listed_names(tree: ast.Module) -> list[str] | None:
 
 def components_of(source: str) -> dict[str, list[str]]:
     """Functions that return what TorchX runs, with their arguments as TorchX's command line has them."""
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return {
-        function.name: [option_of(argument.arg) for argument in (*function.args.args, *function.args.kwonlyargs)]
-        for function in functions
-        if function.returns is not None and ast.unparse(function.returns).endswith("AppDef")
-    }
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    found = {}
+    for name, function in functions.items():
+        if function.returns is not None and ast.unparse(function.returns).endswith(".AppDef"):
+            with_options = functions["app"] if function.decorator_list else function  # see `_estimator` there
+            arguments = (*function.args.args, *with_options.args.kwonlyargs)
+            found[name] = [option_of(argument.arg) for argument in arguments]
+    return found
 
 
 def option_of(name: str) -> str:

@@ -109,33 +109,45 @@ def test_pods_that_wait_say_why_and_pods_that_end_are_gone(nodes: KubernetesNode
     assert nodes.members[NodeId("demo-core-b")].is_noticed
 
 
+FAILED = {
+    "type": "Failed",
+    "status": "True",
+    "reason": "BackoffLimitExceeded",
+    "message": "Job has reached the limit",
+}
+
+
+def fault_of(nodes: KubernetesNodes) -> str:
+    """Why the nodes are given up; "" while they are not."""
+    try:
+        nodes.poll(1.0)
+    except PeerLostError as error:
+        return str(error)
+    return ""
+
+
 def test_a_job_that_kubernetes_has_given_up_ends_the_run(api: ApiServer, nodes: KubernetesNodes) -> None:
     """With its reason; and then nothing is left of the members' Jobs that is not over."""
     nodes.begin()
-    failed = {
-        "type": "Failed",
-        "status": "True",
-        "reason": "BackoffLimitExceeded",
-        "message": "Job has reached the limit",
-    }
     with api.lock:
-        api.jobs["demo-core"]["status"] = {"conditions": [failed]}
-
-    said = ""
-
-    def raises() -> bool:
-        nonlocal said
-        try:
-            nodes.poll(1.0)
-        except PeerLostError as error:
-            said = str(error)
-        return bool(said)
-
-    wait(raises)
-    assert "Job demo-core: Job has reached the limit; kubectl logs job/demo-core says why" in said
+        api.jobs["demo-core"]["status"] = {"conditions": [FAILED]}
+    wait(lambda: bool(fault_of(nodes)))
+    assert "Job demo-core: Job has reached the limit; kubectl logs job/demo-core says why" in fault_of(nodes)
     nodes.close()
     assert "demo-burst" not in api.jobs
     assert "demo-core" in api.jobs, "it is over, and stays for its logs"
+
+
+def test_a_job_that_is_applied_again_is_given_up_no_more(api: ApiServer, nodes: KubernetesNodes) -> None:
+    """The fault is what Kubernetes says now, and not what it has said once; the end leaves the Jobs alone."""
+    api.jobs["demo-core"]["status"] = {"conditions": [FAILED]}
+    nodes.begin()
+    assert fault_of(nodes)
+    with api.lock:
+        api.jobs["demo-core"] = member_job(RUN, "core", 2)
+    wait(lambda: not fault_of(nodes))
+    nodes.close()
+    assert api.jobs.keys() == {"demo-core", "demo-burst"}
 
 
 def test_an_anchor_that_is_moved_leaves_its_members_alone(api: ApiServer, nodes: KubernetesNodes) -> None:
