@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.timeouts import timeout_s
+from tests import programs
 
 
 @pytest.fixture
@@ -26,13 +26,9 @@ def run_with_memory() -> Iterator[Callable[[int, str], subprocess.CompletedProce
             (group / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")).write_text(f"{limit_mib}M")
         except OSError as error:
             pytest.skip(f"the group cannot limit memory: {error}")
-        return subprocess.run(
-            ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", sys.executable, "-c", program],
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s(100),
-            check=False,
+        enter = f'echo $$ > {group}/cgroup.procs && exec "$@"'
+        return programs.run(
+            "sh", "-c", enter, "sh", sys.executable, "-c", program, code=None, seconds=100, cwd=programs.ROOT
         )
 
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.timeouts import timeout_s
+from tests.programs import run
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[1]
 def reason_to_skip() -> str | None:
     """Why nothing can be mounted here; None where it can."""
     try:
-        tried = subprocess.run(
-            ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, text=True, check=False
-        )
+        tried = run("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp", code=None)
     except FileNotFoundError:
         return "unshare is not installed (util-linux)"
     return f"nothing can be mounted: {tried.stderr.strip()}" if tried.returncode else None
@@ -39,15 +37,7 @@ def run_mounted(
     """
     if (reason := reason_to_skip()) is not None:
         pytest.skip(reason)
-    return subprocess.run(
-        ["unshare", "--mount", "sh", "-ec", f'{setup}\nexec "$python" -B -c "$program"'],
-        env={
-            **(os.environ if environment is None else environment),
-            **{"python": sys.executable, "program": program, "folder": str(folder), "PYTHONPATH": str(ROOT)},
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(100),
-        check=False,
-    )
+    command = f'{setup}\nexec "$python" -B -c "$program"'
+    names = {"python": sys.executable, "program": program, "folder": str(folder)}
+    environ = {**(os.environ if environment is None else environment), **names}
+    return run("unshare", "--mount", "sh", "-ec", command, code=None, seconds=100, cwd=folder, environ=environ)

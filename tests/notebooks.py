@@ -7,13 +7,12 @@ find them.
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.programs import run_python
 from tests.timeouts import timeout_s
 
 TIMEOUT_S = 60.0
@@ -30,21 +29,15 @@ def run_cells(folder: Path, *cells: str, **environment: str) -> list[list[dict[s
     Returns:
         The outputs of each cell in Jupyter's form: a stream has "name" and "text", anything else "data" by MIME type.
     """
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.notebooks"],
-        input=json.dumps(cells),
-        env={
-            **os.environ,
-            **dict.fromkeys(("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"), str(folder)),
-            **environment,
-        },
+    run = run_python(
+        "-m",
+        "tests.notebooks",
+        seconds=TIMEOUT_S,
         cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(TIMEOUT_S),
-        check=False,
+        text=json.dumps(cells),
+        **dict.fromkeys(("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"), str(folder)),
+        **environment,
     )
-    assert run.returncode == 0, run.stderr
     outputs: list[list[dict[str, Any]]] = json.loads(run.stdout)
     return outputs
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import stat
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.settings import Settings, available_cores, environment_with
+from tests.programs import run_python
 
 NO_LIMITS: dict[str, str] = {}
 
@@ -84,7 +84,7 @@ def test_a_temporary_folder_that_others_prepared_is_not_trusted(tmp_path, trap):
     else:
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         guessable.symlink_to(tmp_path / "elsewhere")
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = run_python("-c", program)
     used = Path(run.stdout)
     assert used.parent == tmp_path
     assert used != guessable
@@ -102,7 +102,7 @@ def test_the_fallback_folder_of_a_process_is_private_and_outlives_its_forks(temp
         "print(oct(stat.S_IMODE(folder.stat().st_mode)), end='')"
     )
     (temporary / f"chicle-cache-{os.geteuid()}").touch()
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = run_python("-c", program)
     assert run.stdout == "0o700"
 
 
@@ -114,7 +114,7 @@ def test_cores_are_those_this_process_may_run_on(tmp_path):
         "from pathlib import Path\nfrom chicle_elastic.settings import available_cores\n"
         f"print(available_cores({{}}, proc=Path({str(tmp_path)!r})))"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = run_python("-c", program)
     assert run.stdout == "1\n"
     assert available_cores(NO_LIMITS, proc=tmp_path) == len(cores)
 
@@ -146,7 +146,7 @@ def test_processes_of_joblib_share_the_cores():
     )
     # Without the limits that this suite itself may run under, which would hide joblib's.
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+    run = run_python("-c", program, environ=environ)
     assert run.stdout.startswith("True"), run.stdout
 
 

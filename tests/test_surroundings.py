@@ -12,7 +12,7 @@ import pytest
 
 from chicle_elastic.surroundings import encodable, in_some_folder, is_folder_gone, write
 from estimators import ChicleRidge
-from tests.timeouts import timeout_s
+from tests.programs import run
 
 ROOT = Path(__file__).parents[1]
 IN_A_FOLDER_THAT_IS_GONE = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
@@ -29,16 +29,7 @@ with open({out!r}, "w") as file:
 
 def shell(folder: Path, script: str, command: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder; the script ends with its start, "$@"."""
-    return subprocess.run(
-        ["sh", "-c", script, "sh", *command],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s(60),
-        check=False,
-    )
+    return run("sh", "-c", script, "sh", *command, code=None, cwd=folder, **environment)
 
 
 def chicle(*arguments: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Ctrl-C leaves behind what must not be cut in two: an import that cannot be repeated, a compilation."""
 
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.uninterrupted import import_whole, uninterrupted
+from tests.programs import run_python
 from tests.timeouts import timeout_s
 
 SLOW_MODULE = """
@@ -101,12 +101,8 @@ def test_a_compilation_that_was_interrupted_is_there_the_next_time(tmp_path: Pat
     """In a process of its own; the kernel is in a file, as numba's cache needs it."""
     script = tmp_path / "compile.py"
     script.write_text(COMPILE)
-    run = subprocess.run(
-        [sys.executable, str(script)],
-        env={"CHICLE_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1]), "PATH": "/usr/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=timeout_s(60),
+    run = run_python(
+        str(script),
+        environ={"CHICLE_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin"},
     )
     assert run.stdout.split() == ["interrupted", "3.0"]

@@ -1,8 +1,5 @@
 """The word about versions that were not tried, and their table, which agrees with pyproject.toml."""
 
-import os
-import subprocess
-import sys
 import tomllib
 import warnings
 from pathlib import Path
@@ -10,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.versions import TRIED, warn_if_untried
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,13 +37,7 @@ def test_a_fit_says_so_once_and_goes_on(tmp_path: Path) -> None:
         "import numpy as np, numba\nnp.__version__ = '1.25.2'\nfrom estimators import ChicleSVM\n"
         "X = np.array([[0.0], [1.0]])\nfor _ in range(2):\n    print(ChicleSVM().fit(X, [0, 1]).score(X, [0, 1]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "CHICLE_WAITS": "off", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", program, CHICLE_WAITS="off")
     assert done.stdout.split() == ["1.0", "1.0"]
     assert done.stderr.count("1.25.2") == 1
 

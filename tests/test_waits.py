@@ -13,6 +13,7 @@ import pytest
 
 from chicle_elastic import waits
 from chicle_elastic.waits import Wait
+from tests.programs import run_python
 from tests.timeouts import timeout_s
 
 LOGGER = "chicle"
@@ -40,14 +41,7 @@ def wait_until_told(wait: Wait) -> None:
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in which nothing has set up logging; `tell` is there."""
-    return subprocess.run(
-        [sys.executable, "-c", "from chicle_elastic.waits import tell\n" + program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(60),
-        check=True,
-    )
+    return run_python("-c", "from chicle_elastic.waits import tell\n" + program, **environment)
 
 
 def test_a_long_wait_is_explained_by_one_line(caplog: pytest.LogCaptureFixture) -> None:

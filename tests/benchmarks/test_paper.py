@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ from benchmarks.paper.projection import Ramp
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from tests.house.sources import ROOT
-from tests.timeouts import timeout_s
+from tests.programs import run
 
 ANY_STATE = StateSpec(outputs=1, width=1, dtype="float64")
 CHUNKS = {"n0": 2, "n1": 2}
@@ -152,10 +150,7 @@ def test_a_quick_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.paper", "--quick", "--only", "fig5", "--out", str(tmp_path / "out")]
     kept = []
     for _ in range(2):
-        ended = subprocess.run(
-            command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=timeout_s(300), check=False
-        )
-        assert ended.returncode == 0, ended.stderr
+        ended = run(*command, seconds=300, cwd=ROOT)
         assert "8 nodes 1.5x slower" in ended.stdout
         kept.append({path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()})
     assert len(kept[0]) == 5

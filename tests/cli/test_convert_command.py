@@ -14,6 +14,7 @@ import pytest
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.cli.main import main
 from tests.convert.inputs import read_back, write_text
+from tests.programs import run_python
 from tests.timeouts import timeout_s
 
 CHICLE = [sys.executable, "-m", "chicle_elastic"]
@@ -179,14 +180,7 @@ def test_a_full_disk_is_a_message_and_leaves_nothing(tmp_path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "convert", str(path), str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(60),
-        check=False,
-    )
-    assert done.returncode == 1
+    done = run_python("-c", script, "convert", str(path), str(tmp_path / "out"), code=1)
     assert done.stderr.startswith("chicle: ")
     assert "Traceback" not in done.stderr
     assert [left.name for left in tmp_path.iterdir()] == ["a.csv"]

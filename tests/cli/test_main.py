@@ -1,8 +1,6 @@
 """`chicle`: finds its commands, imports only what it runs, and turns errors into messages and exit codes."""
 
 import argparse
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +9,7 @@ import chicle_elastic
 from chicle_elastic.cli import main as main_module
 from chicle_elastic.cli.main import COMMANDS, main
 from chicle_elastic.errors import DataError, MissingExtraError, UsageError
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
@@ -93,19 +91,11 @@ def test_help_imports_no_command_and_no_numpy() -> None:
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'scipy', 'sklearn', 'numba'}))\n"
         "print([name for name in sys.modules if name.startswith('chicle_elastic.cli.') and name[-4:] != 'main'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout_s(60), check=True
-    )
+    done = run_python("-c", script)
     assert done.stdout.splitlines()[1:] == ["[]", "[]"]
 
 
 def test_the_package_runs_as_a_module() -> None:
     """`python -m chicle_elastic` is `chicle`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "chicle_elastic", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(60),
-        check=True,
-    )
+    done = run_python("-m", "chicle_elastic", "--version")
     assert done.stdout == f"chicle {chicle_elastic.__version__}\n"

@@ -1,15 +1,6 @@
-"""Real agents and tasks on this host: started by the launcher, watched through their event files.
+"""Real agents and tasks on this host: started by the launcher, watched through their event files."""
 
-Agents are forked from a process that has everything imported, and run the launcher there: seconds per agent otherwise.
-Tasks are started by their agents, like anywhere.
-"""
-
-import contextlib
 import json
-import os
-import signal
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,108 +8,25 @@ from types import TracebackType
 from typing import Any
 
 from chicle_elastic.cluster.consensus.term_store import TermStore
-from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.transports.secret import JobSecret
-from tests.runtime.cluster_task.cluster_driver import CONTEXT
+from tests.harness.forked import ROOT, Event, Forked, NodeEvents, launch
 from tests.timeouts import timeout_s
 
+__all__ = ["ROOT"]
 POLL_S = 0.005
 SCRIPT = Path(__file__).with_name("train_svm.py")
-ROOT = Path(__file__).parents[2]
-
-Event = dict[str, Any]
 
 
-def run_launcher(
-    arguments: list[str], output: str, environ: dict[str, str], before: Callable[[], object] | None
-) -> None:
-    """Body of the process of an agent: `python -m chicle_elastic.launch`."""
-    with open(output, "a", encoding="utf-8") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    os.environ.update(environ)
-    tempfile.tempdir = None  # the process that this one was forked from may have looked
-    os.chdir(ROOT)
-    from chicle_elastic.cluster import launcher
-
-    if before is not None:
-        before()
-    sys.exit(launcher.main(arguments))
-
-
-class LauncherProcess:
-    """A forked process with the launcher in it; the methods are those of `subprocess.Popen`."""
-
-    def __init__(
-        self, arguments: list[str], output: Path, environ: dict[str, str], before: Callable[[], object] | None
-    ) -> None:
-        everything = (arguments, str(output), environ, before)
-        self._process = CONTEXT.Process(target=run_launcher, args=everything, daemon=False)
-        self._process.start()
-        assert self._process.pid is not None
-        self.pid: int = self._process.pid
-        self._exit_code: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit code; None while it runs."""
-        if self._exit_code is None:
-            self._exit_code = self._process.exitcode
-        return self._exit_code
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, as soon as there is one."""
-        if self.poll() is None:
-            self._process.join(timeout)
-        code = self.poll()
-        assert code is not None, f"the agent still runs after {timeout} s"
-        return code
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal, if it still runs."""
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.send_signal(signal.SIGKILL)
-
-    def kill_all(self) -> None:
-        """SIGKILL for it and its task, which may be stopped: a stopped task does not see that its agent is gone."""
-        if self.poll() is None:
-            self.send_signal(signal.SIGSTOP)  # it starts no other task meanwhile
-            tasks = [
-                int(pid)
-                for path in Path(f"/proc/{self.pid}/task").glob("*/children")
-                for pid in path.read_text().split()
-            ]
-            for pid in (*tasks, self.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Give its descriptors back, after its end."""
-        self.wait()
-        self._process.close()
-
-
-class AgentProcess:
+class AgentProcess(NodeEvents):
     """One node: the process of its agent, and what it has written down."""
 
-    def __init__(self, name: str, process: LauncherProcess, folder: Path, *, output: Path) -> None:
-        self.name = name
+    def __init__(self, name: str, process: Forked, folder: Path) -> None:
+        super().__init__(name, folder)
         self.process = process
-        self._tail = EventTail(folder, name)
-        self._output = output
-        self._events: list[Event] = []
-
-    def events(self, kind: str | None = None) -> list[Event]:
-        """Everything that it has written so far."""
-        self._events += self._tail.read()
-        return [event for event in self._events if kind in (None, event["kind"])]
+        self.signal, self.kill_all, self.output = process.send_signal, process.kill_all, process.text
 
     def assert_none(self, *kinds: str) -> None:
         """It has written no event of these kinds; else what it wrote since the one before is shown, reasons and all."""
@@ -133,13 +41,13 @@ class AgentProcess:
         end = time.monotonic() + timeout_s(120)
         while time.monotonic() < end:
             has_ended = self.process.poll() is not None
-            self._events += self._tail.read()
-            for event in self._events[after:]:
+            events = self.events()
+            for event in events[after:]:
                 if event["kind"] == kind and is_it(event):
                     return event
-            if has_ended and len(self._events) == after:
+            if has_ended and len(events) == after:
                 break
-            after = len(self._events)
+            after = len(events)
             time.sleep(POLL_S)
         kinds = [event["kind"] for event in self.events()][-20:]
         raise AssertionError(f"{self.name} never wrote {kind!r}; its last events: {kinds}\n{self.output()[-3000:]}")
@@ -148,27 +56,9 @@ class AgentProcess:
         """The first iteration from now on that so many nodes took part in."""
         return self.wait_for("iteration", lambda event: len(event["seconds"]) == count, after=len(self.events()))
 
-    def wait_for_end(self) -> int:
-        """Its exit code."""
-        return self.process.wait(timeout=timeout_s(60))
-
-    @property
-    def task_pid(self) -> int:
-        """Of the task that became hot last."""
-        return int(self.events("hot")[-1]["pid"])
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the agent."""
-        self.process.send_signal(number)
-
-    def kill_all(self) -> None:
-        """SIGKILL for the agent and its task: the node is gone."""
-        for pid in (self.process.pid, self.task_pid):
-            os.kill(pid, signal.SIGKILL)
-
-    def output(self) -> str:
-        """What agent and task have printed."""
-        return self._output.read_text() if self._output.exists() else ""
+    def wait_for_end(self) -> int | None:
+        """Its exit code; None where it does not end."""
+        return self.process.wait(60)
 
 
 class LocalAgents:
@@ -234,11 +124,9 @@ class LocalAgents:
             *options,
             *self._script,
         ]
-        environ = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **self._environ}
         key = f"{name}+" if name in self.agents else name
-        output = self.folder / f"{key}.out"
-        process = LauncherProcess(arguments, output, environ, before)
-        self.agents[key] = AgentProcess(name, process, self.folder, output=output)
+        process = Forked(launch, arguments, self._environ, before, output=self.folder / f"{key}.out")
+        self.agents[key] = AgentProcess(name, process, self.folder)
         return self.agents[key]
 
     def term_store(self) -> TermStore:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from tests.harness.chaos_nodes import ChaosNodes
-from tests.runtime.cluster_task.cluster_driver import start_fork_server
+from tests.harness.forked import start_fork_server
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,3 +28,10 @@ def nodes(tmp_path: Path) -> Iterator[ChaosNodes]:
     """A job that counts, without nodes yet."""
     with ChaosNodes(tmp_path / "job", work="count", min_ms=20, max_nodes=8) as nodes:
         yield nodes
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    """A loop that a test turns."""
+    with EventLoop() as loop:
+        yield loop

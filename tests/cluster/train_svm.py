@@ -4,10 +4,12 @@ python -m chicle_elastic.launch ... tests/cluster/train_svm.py --out FOLDER --mi
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,13 @@ from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Context, Solver, Up
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 POLL_S = 0.001
+Solve = Callable[[Array, Budget], Update]
+
+
+def with_solve(solver: Solver, change: Callable[[Solve, Array, Budget], Update]) -> Solver:
+    """Have a solver do something else, or more, in its iterations; `change` gets what it did before."""
+    solver.solve = functools.partial(change, solver.solve)  # type: ignore[method-assign]
+    return solver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +42,16 @@ class PacedLinear(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of a linear model, slowed down."""
-        # Not super(): a dataclass with slots is another class than the one that a bare super() remembers.
-        solver = LinearTrainer.solver(self, ctx)
-        solve = solver.solve
 
-        def slow_solve(model: Array, budget: Budget) -> Update:
+        def slow_solve(solve: Solve, model: Array, budget: Budget) -> Update:
             end_s = time.monotonic() + self.min_s
             update = solve(model, budget)
             while time.monotonic() < end_s and not budget.is_spent():
                 time.sleep(POLL_S)
             return update
 
-        solver.solve = slow_solve  # type: ignore[method-assign]
-        return solver
+        # Not super(): a dataclass with slots is another class than the one that a bare super() remembers.
+        return with_solve(LinearTrainer.solver(self, ctx), slow_solve)
 
 
 class PacedCocoa(PacedLinear):

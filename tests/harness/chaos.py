@@ -41,6 +41,7 @@ from tests.harness.chaos_table import ANY_TIME, OF_THE_LEAD, TWO_AT_ONCE, Struck
 from tests.harness.fault_schedule import Cause, ScheduledFault, Victim, schedule_of
 from tests.harness.faults import Fault
 from tests.harness.outages import MIN_MEMBERS, Outage, faults_of, outages_of, smaller_part
+from tests.timeouts import comes
 
 START_NODES, MAX_NODES = 3, 5
 MIN_MS = 10.0
@@ -159,10 +160,10 @@ class Chaos:
                 for last in lasts
             ) and all(not node.is_running for node in self._nodes.nodes if node.is_doomed)
 
-        if not self._nodes.wait_until(is_calm, CALM_S):
+        if not comes(is_calm, CALM_S):
             return f"not all of {[node.name for node in expected]} take part {CALM_S:.0f} s after the last strike"
         self._nodes.end_job()
-        if not self._nodes.wait_until(lambda: not self._nodes.running(), CALM_S):
+        if not comes(lambda: not self._nodes.running(), CALM_S):
             return f"{[node.name for node in self._nodes.running()]} do not end"
         failed = [node for node in self._nodes.nodes if node.exit_code and not node.was_killed]
         return (
@@ -438,7 +439,7 @@ def run_job(
         chaos = Chaos(nodes, random.Random(f"{seed} {work}"), schedule_of(job), outages_of(job), say)
         for _ in range(START_NODES):
             nodes.start()
-        if not nodes.wait_until(lambda: len(nodes.members()) == START_NODES, CALM_S):
+        if not comes(lambda: len(nodes.members()) == START_NODES, CALM_S):
             return chaos.struck, [f"{START_NODES} nodes do not come together"]
         fault = chaos.rage(seconds) or chaos.calm()
         struck = chaos.struck + Counter(map(_key, faults.read_fired(nodes.fired)))

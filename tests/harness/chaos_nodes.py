@@ -3,14 +3,11 @@
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from chicle_elastic.cluster.agent.node_agent import DEBUG_STATE_SIGNAL
 from chicle_elastic.cluster.consensus.term_store import TermStore
-from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.net.peers import node_of
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
@@ -20,34 +17,33 @@ from chicle_elastic.transports.addresses import PortRange
 from chicle_elastic.transports.secret import JobSecret
 from tests.harness import faults
 from tests.harness.faults import Fault
-from tests.harness.forked import ForkedNode, start_fork_server
+from tests.harness.forked import Forked, NodeEvents, start_fork_server
+from tests.timeouts import comes
 
 GRACE_S = 10.0
 STANDING_S = 2.0
 MAX_RESTARTS = 1000
-POLL_S = 0.02
 FIRST_PORT, LAST_PORT = 20_000, 29_999
 """Ports for the store, below those that the kernel gives to connections: none of them takes the port of a killed store,
 and no agent that dials it reaches itself."""
 
 
-class ChaosNode:
+def be_struck(arguments: Sequence[str]) -> int:
+    """Be `python -m tests.harness.faults` in a forked process; return the exit code."""
+    from tests.harness import faults
+
+    return faults.main(arguments)
+
+
+class ChaosNode(NodeEvents):
     """One node."""
 
     def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
-        self.name = name  # its name; no other node of the job ever has it
+        super().__init__(name, folder)  # no other node of the job ever has this name
         self.is_doomed = False  # it was killed or is under notice: it is not expected at the end
         self.was_killed = False  # its exit code means nothing
         self.wakes_s: float | None = None  # when it is to go on, on the monotonic clock; None while it is not stopped
-        self._tail = EventTail(folder, name)
-        self._last: dict[str, dict[str, Any]] = {}
-        self._output = folder / f"{name}.out"
-        self._process = ForkedNode(arguments, self._output)
-
-    def last(self, kind: str) -> dict[str, Any] | None:
-        """The last event of a kind that it has written."""
-        self._last |= {event["kind"]: event for event in self._tail.read()}
-        return self._last.get(kind)
+        self._process = Forked(be_struck, arguments, output=folder / f"{name}.out")
 
     @property
     def is_running(self) -> bool:
@@ -59,23 +55,16 @@ class ChaosNode:
         """Of the agent."""
         return self._process.poll()
 
-    @property
-    def task_pid(self) -> int | None:
-        """Of the task that became hot last."""
-        hot = self.last("hot")
-        return None if hot is None else int(hot["pid"])
-
     def output(self) -> str:
         """What agent and task have printed, the end of it."""
-        return self._output.read_text(errors="replace")[-3000:]
+        return self._process.text()[-3000:]
 
     def send(self, number: signal.Signals, *, to_task: bool = False, to_agent: bool = True) -> None:
         """Send a signal to the processes of the node, the task first."""
-        pid = self.task_pid
-        if to_task and pid is not None and self.is_running:
+        if to_task and self.task_pid and self.is_running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if to_agent and self.is_running:
+                os.kill(self.task_pid, number)
+        if to_agent:
             self._process.send_signal(number)
 
     def kill(self) -> None:
@@ -85,8 +74,7 @@ class ChaosNode:
 
     def close(self) -> None:
         """End whatever is left of it."""
-        self.send(signal.SIGCONT, to_task=True)
-        self.send(signal.SIGKILL)  # its task ends with it
+        self._process.kill_all()
         self._process.close()
 
 
@@ -195,27 +183,17 @@ class ChaosNodes:
 
     def iteration(self) -> int:
         """The last iteration that anybody has merged."""
-        lasts = (node.last("iteration") for node in self.nodes)
-        return max((last["iteration"] for last in lasts if last is not None), default=0)
+        return max((node.iteration for node in self.nodes), default=0)
 
     def arm(self, armed: Sequence[Fault]) -> None:
         """These faults, and no others, strike from now on."""
         faults.write_script(self.script, armed)
 
-    def wait_until(self, is_it: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for something; False when it did not come."""
-        end_s = time.monotonic() + timeout_s
-        while not is_it():
-            if time.monotonic() > end_s:
-                return False
-            time.sleep(POLL_S)
-        return True
-
     def ask_standing(self) -> None:
         """Let agents write down where they stand, and tasks what they are at, as evidence of a hang."""
         for node in self.running():
             node.send(DEBUG_STATE_SIGNAL, to_task=True)
-        self.wait_until(lambda: all(node.last("standing") for node in self.running()), STANDING_S)
+        comes(lambda: all(node.last("standing") for node in self.running()), STANDING_S)
 
     def end_job(self) -> None:
         """The job ends at its next iteration."""

@@ -33,7 +33,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import PeerLostError, UsageError
+from tests.harness.forked import children_of
 
 PROGRAM = "python -m tests.harness.faults"
 ACTIONS = ("kill", "kill_task", "stop", "delay", "drop", "cut", "part")
@@ -143,7 +144,7 @@ class Striker:
         self._parted: dict[str, float] = {}
         self._actions: dict[str, Callable[[Fault], None]] = {
             "kill": lambda _: self._kill(),
-            "kill_task": lambda _: _signal_all(_children(), signal.SIGKILL),
+            "kill_task": lambda _: _signal_all(children_of(os.getpid()), signal.SIGKILL),
             "stop": lambda fault: self._stop(fault.seconds),
             "delay": lambda fault: time.sleep(fault.seconds),
             "drop": self._drop,
@@ -189,10 +190,10 @@ class Striker:
             os.close(descriptor)
 
     def _kill(self) -> None:
-        _signal_all([*_children(), os.getpid()], signal.SIGKILL)
+        _signal_all([*children_of(os.getpid()), os.getpid()], signal.SIGKILL)
 
     def _stop(self, seconds: float) -> None:
-        pids = [*_children(), os.getpid()]
+        pids = [*children_of(os.getpid()), os.getpid()]
         # Another process has to wake this one up again.
         command = f"sleep {seconds:f}; kill -CONT {' '.join(map(str, pids))}"
         subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
@@ -228,16 +229,7 @@ def _sockets() -> Iterator[int]:
                 yield int(name)
 
 
-def _children() -> list[int]:
-    """The running children of this process."""
-    children = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread ended meanwhile
-            children += [int(pid) for pid in path.read_text().split()]
-    return children
-
-
-def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

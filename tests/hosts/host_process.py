@@ -5,87 +5,45 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.harness.forked import CONTEXT
+from tests.harness.forked import CONTEXT, ENVIRON, ROOT, Forked
 from tests.timeouts import timeout_s
 
-ROOT = Path(__file__).parents[2]
 NAMESPACES = ("time", "pid", "net", "uts", "ipc", "mnt")
 """Those of a host, in the order in which a process enters them: with the last one goes its /proc."""
-ENVIRON = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 START_S = 30.0
 
 
-class HostProcess:
+class HostProcess(Forked):
     """A function that runs in a process of a host, forked from one that has everything imported.
 
     Two processes, because a process enters a PID namespace only by its children: the outer one waits for the inner one
-    and ends like it.
+    and ends like it. `pid` is that of the inner one.
 
     Args:
         init_pid: First process of the host.
         body: A function of a module; what it returns is the exit code.
         arguments: Of the function.
         output: File for what the process prints.
-
-    Attributes:
-        pid: Of the inner process.
-        output: The file.
     """
 
     def __init__(self, init_pid: int, body: Callable[..., Any], arguments: Sequence[Any], output: Path) -> None:
-        self.output = output
         receiver, sender = CONTEXT.Pipe(duplex=False)
         with receiver:
-            self._process = CONTEXT.Process(
-                target=_run, args=(init_pid, sender, body, tuple(arguments), str(output)), daemon=False
-            )
-            self._process.start()
+            super().__init__(_run, init_pid, sender, body, tuple(arguments), output=output)
             sender.close()
             try:
                 if not receiver.poll(timeout_s(START_S)):
                     raise EOFError
                 self.pid = int(receiver.recv_bytes())
             except EOFError:
-                self._process.kill()
-                self._process.join()
+                self.kill_all()
+                self.close()
                 raise RuntimeError(f"no process enters the host: {self.text()}") from None
-        self._exit_code: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit code, negative if a signal ended the process; None while it runs."""
-        if self._exit_code is None:
-            self._exit_code = self._process.exitcode
-        return self._exit_code
-
-    def wait(self, seconds: float) -> int | None:
-        """The exit code; None if the process still runs after so long."""
-        if self.poll() is None:
-            self._process.join(timeout_s(seconds))
-        return self.poll()
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the process still runs."""
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def text(self) -> str:
-        """What it has printed, the end of it."""
-        return self.output.read_text(errors="replace")[-3000:] if self.output.exists() else ""
-
-    def close(self) -> None:
-        """Wait for its end, and give its descriptors back. Its host ends it."""
-        if self.poll() is None:
-            self._process.join()
-            self.poll()
-        with contextlib.suppress(ValueError):  # it is closed already
-            self._process.close()
 
 
 class ProgramProcess:
@@ -164,11 +122,8 @@ def enter(init_pid: int, namespaces: Sequence[str] = NAMESPACES) -> None:
         os.close(descriptor)
 
 
-def _run(init_pid: int, sender: Connection, body: Callable[..., Any], arguments: Sequence[Any], output: str) -> None:
+def _run(init_pid: int, sender: Connection, body: Callable[..., Any], arguments: Sequence[Any]) -> int:
     """Body of both processes."""
-    with open(output, "a", encoding="utf-8") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
     enter(init_pid)
     # The outer process may not end first: no other process would collect the inner one, and a host whose processes are
     # not collected does not end.
@@ -181,7 +136,7 @@ def _run(init_pid: int, sender: Connection, body: Callable[..., Any], arguments:
     sender.close()
     os.environ.update(ENVIRON)
     os.chdir(ROOT)  # the way into the mount namespace led to its root
-    sys.exit(body(*arguments))
+    return int(body(*arguments))
 
 
 def _end_like(pid: int) -> None:

@@ -6,23 +6,21 @@ What the tasks do is `tests/harness/chaos_app.py`: every sample is counted, or a
 
 import itertools
 import signal
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from chicle_elastic.cluster.agent.node_agent import DEBUG_STATE_SIGNAL
 from chicle_elastic.cluster.consensus.term_store import TermStore
-from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.net.peers import node_of
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.transports.secret import JobSecret
 from tests.harness.chaos_app import NUM_ROWS
 from tests.harness.cluster_truth import Evidence, judge
+from tests.harness.forked import NodeEvents, launch
 from tests.hosts.host import Host
 from tests.hosts.lab import Lab
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 STORE = "store"
 """Name of the host of the store."""
@@ -30,7 +28,6 @@ PORT = 29400
 GRACE_S = 10.0
 MAX_RESTARTS = 1000
 MAX_NODES = 8
-POLL_S = 0.02
 START_S = 60.0
 STUCK_S = 20.0
 """After so long without an iteration a job hangs. Agents declare a silent peer dead after 2 s."""
@@ -38,45 +35,19 @@ END_S = 30.0
 MAX_BROKEN = 50
 """Rounds that break while nodes come together: more than that many, and they never will."""
 
-Event = dict[str, Any]
 
-
-def launch(*arguments: str) -> int:
-    """Body of a forked process: `python -m chicle_elastic.launch`; returns the exit code."""
-    from chicle_elastic.cluster import launcher
-
-    return launcher.main(arguments)
-
-
-class Node:
+class Node(NodeEvents):
     """A node, on a host of its own.
 
     Attributes:
-        name: Its name, which is that of its host.
-        host: Where it runs.
+        host: Where it runs; it has the node's name.
         process: Its agent.
     """
 
     def __init__(self, host: Host, arguments: Sequence[str], log: Path) -> None:
-        self.name, self.host = host.name, host
-        self._tail = EventTail(log, self.name)
-        self._events: list[Event] = []
-        self.process = host.fork(launch, *arguments, output=log / f"{self.name}.out")
-
-    def events(self, kind: str | None = None) -> list[Event]:
-        """What it has written so far, all or those of a kind."""
-        self._events += self._tail.read()
-        return [event for event in self._events if kind in (None, event["kind"])]
-
-    def last(self, kind: str) -> Event | None:
-        """The last event of a kind that it has written."""
-        return next((event for event in reversed(self.events()) if event["kind"] == kind), None)
-
-    @property
-    def iteration(self) -> int:
-        """The last iteration that it has merged; 0 before the first."""
-        last = self.last("iteration")
-        return 0 if last is None else int(last["iteration"])
+        super().__init__(host.name, log)
+        self.host = host
+        self.process = host.fork(launch, arguments, {}, output=log / f"{self.name}.out")
 
     @property
     def is_running(self) -> bool:
@@ -90,9 +61,6 @@ class Node:
     def kill(self) -> None:
         """SIGKILL for the agent and its task; their host stays, and its kernel closes their connections."""
         self.host.kill_processes()
-
-    def __repr__(self) -> str:
-        return self.name
 
 
 class Job:
@@ -133,12 +101,9 @@ class Job:
         """Start the store, or start it again."""
         output, line = self.log / "store.out", "rendezvous store at"
         heard = output.read_text().count(line) if output.exists() else 0  # before it starts, which is soon
-        self._store = self.store_host.fork(
-            launch,
-            *("--store-only", "--rdzv-endpoint", self._address, "--secret-file", str(self._secret_file)),
-            output=output,
-        )
-        assert self.wait_until(lambda: self._store.text().count(line) > heard, START_S), (
+        arguments = ["--store-only", "--rdzv-endpoint", self._address, "--secret-file", str(self._secret_file)]
+        self._store = self.store_host.fork(launch, arguments, {}, output=output)
+        assert comes(lambda: self._store.text().count(line) > heard, START_S), (
             f"the store does not listen: {self._store.text()}"
         )
 
@@ -188,15 +153,6 @@ class Job:
         """The last iteration that any node has merged."""
         return max((node.iteration for node in self.nodes), default=0)
 
-    def wait_until(self, is_it: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something; False when it did not come."""
-        end_s = time.monotonic() + timeout_s(seconds)
-        while not is_it():
-            if time.monotonic() > end_s:
-                return False
-            time.sleep(POLL_S)
-        return True
-
     def wait_for_members(self, nodes: Iterable[Node], *, seconds: float = START_S) -> None:
         """Wait for an iteration from now on in which exactly these nodes take part, and no sample is missing."""
         nodes = list(nodes)
@@ -216,7 +172,7 @@ class Job:
                 for last in lasts
             )
 
-        assert self.wait_until(are_there, seconds), self.describe(f"no iteration of all of {nodes} after {before}")
+        assert comes(are_there, seconds), self.describe(f"no iteration of all of {nodes} after {before}")
 
     def require_one_job(self) -> None:
         """No node has begun the job anew; the judge says so, too, but not before the nodes have met."""
@@ -241,7 +197,7 @@ class Job:
             self.require_running(nodes)
             return all(node.iteration >= goal for node in nodes)
 
-        assert self.wait_until(are_there, seconds), self.describe(f"not all of {nodes} come to iteration {goal}")
+        assert comes(are_there, seconds), self.describe(f"not all of {nodes} come to iteration {goal}")
 
     def wait_for_progress_of_any(self, *groups: Iterable[Node], iterations: int = 20) -> int:
         """Wait until all nodes of some group have made progress; returns the group's number."""
@@ -251,7 +207,7 @@ class Job:
         def done() -> list[int]:
             return [i for i, side in enumerate(sides) if all(node.iteration >= goal for node in side)]
 
-        assert self.wait_until(lambda: bool(done()), STUCK_S), self.describe(f"none of {sides} comes to {goal}")
+        assert comes(lambda: bool(done()), STUCK_S), self.describe(f"none of {sides} comes to {goal}")
         return done()[0]
 
     def part(self, *groups: Iterable[Node], has_store: Sequence[bool]) -> None:
@@ -261,7 +217,7 @@ class Job:
 
     def hold(self, seconds: float) -> None:
         """Let a fault last: the time is part of the scenario, and nothing is expected of it."""
-        self.wait_until(lambda: False, seconds)
+        comes(lambda: False, seconds)
 
     def end(self, survivors: Iterable[Node]) -> Evidence:
         """End the job with these nodes as its members, judge it, and look for what it left on their hosts."""
@@ -290,7 +246,7 @@ class Job:
         """What went wrong, with what every node is at."""
         for node in self.running():
             node.process.send_signal(DEBUG_STATE_SIGNAL)
-        self.wait_until(lambda: all(node.last("standing") for node in self.running()), 2.0)
+        comes(lambda: all(node.last("standing") for node in self.running()), 2.0)
         lines = [what, f"switch: {self.lab.network.counts()}"]
         for node in self.nodes:
             kinds = [f"{event['kind']}" for event in node.events() if event["kind"] not in ("iteration", "ledger")]

@@ -53,6 +53,9 @@ class Pod:
     kill_s: float | None = None
     code: int | None = None
 
+    def __str__(self) -> str:
+        return self.name
+
     def listed(self) -> Manifest:
         """As the API has it."""
         metadata: Manifest = {"name": self.name, "labels": self.labels}

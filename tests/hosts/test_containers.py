@@ -11,6 +11,7 @@ from tests.hosts.host import Host
 from tests.hosts.host_process import ProgramProcess
 from tests.hosts.job import Job
 from tests.hosts.lab import Lab
+from tests.timeouts import comes
 
 pytestmark = pytest.mark.hosts
 
@@ -25,7 +26,7 @@ def start(job: Job, host: Host, *init: str) -> ProgramProcess:
     """Start a node in a container, without the head start of forked agents."""
     command = [*init, sys.executable, "-m", "chicle_elastic.launch", *job.arguments(host.name)]
     process = host.start(command, job.log / f"{host.name}.out", environ={}, is_container=True)
-    assert job.wait_until(lambda: process.pid is not None, START_S)
+    assert comes(lambda: process.pid is not None, START_S)
     return process
 
 
@@ -34,7 +35,7 @@ def test_a_container_gets_sigterm_while_its_node_imports_torch(lab: Lab) -> None
     job = Job(lab)
     process = start(job, *lab.boot("n1"))
     maps = Path(f"/proc/{process.pid}/maps")
-    assert job.wait_until(lambda: "libtorch_cpu" in maps.read_text(), START_S), process.text()
+    assert comes(lambda: "libtorch_cpu" in maps.read_text(), START_S), process.text()
     end_by_sigterm(process)
 
 
@@ -42,7 +43,7 @@ def test_a_container_gets_sigterm_while_its_task_starts(lab: Lab) -> None:
     """Some 2 s after its start: the agent runs, and its task imports torch."""
     job = Job(lab)
     process = start(job, *lab.boot("n1"))
-    assert job.wait_until(lambda: any(event["kind"] == "started" for event in read_events(job.log)), START_S)
+    assert comes(lambda: any(event["kind"] == "started" for event in read_events(job.log)), START_S)
     end_by_sigterm(process)
 
 
@@ -58,7 +59,7 @@ def test_a_container_with_an_init_gets_sigterm_before_python_runs(lab: Lab) -> N
     job = Job(lab)
     process = start(job, *lab.boot("n1"), "sh", "-c", INIT, "sh")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    assert job.wait_until(lambda: bool(children.read_text()), START_S)
+    assert comes(lambda: bool(children.read_text()), START_S)
     job.hold(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(END_S) in (0, 128 + signal.SIGTERM), process.text()  # 0 if Python was quick and handled it

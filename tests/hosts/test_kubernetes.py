@@ -2,20 +2,18 @@
 
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
 from estimators import ChicleSVM
 from tests.harness.certificates import OPENSSL
+from tests.harness.training import WatchedRun, write_data
 from tests.hosts.job_controller import JobController, Pod
 from tests.hosts.lab import Lab
 from tests.kubernetes.api_server import ApiServer
-from tests.timeouts import timeout_s
 from torchx_components.kubernetes_manifest import LEFT, KubernetesRun, manifests
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the program openssl")
@@ -23,7 +21,7 @@ SECRET = "5e" * 32
 ENDLESS = ("--tol", "0", "--max_iter", "100000000")
 
 
-class Cluster:
+class Cluster(WatchedRun):
     """A run in a cluster that the lab plays.
 
     Args:
@@ -33,11 +31,10 @@ class Cluster:
     """
 
     def __init__(self, lab: Lab, folder: Path, *solver: str) -> None:
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(20_000, 20))
-        np.savez(folder / "data.npz", X=X, y=np.where(X[:, 0] + 0.3 * rng.normal(size=len(X)) > 0, 1.0, -1.0))
+        super().__init__(folder / "log")
+        write_data(folder / "data.npz")
         data = convert([folder / "data.npz"], folder / "data", ConvertOptions(max_tasks=4)).path
-        self.out, self.log = folder / "out", folder / "log"
+        self.out = folder / "out"
         self.run = KubernetesRun(
             name="demo",
             image="not used",
@@ -49,7 +46,7 @@ class Cluster:
             secret=SECRET,
             task=["estimators.fit_task", "--out", str(self.out), *solver],
             train=str(data),
-            log_dir=str(self.log),
+            log_dir=str(self.logs),
         )
         [server] = lab.boot("kubernetes")
         listener = server.inside(lambda: socket.create_server((server.addresses[0], 0)))
@@ -69,33 +66,14 @@ class Cluster:
         """Pods of both Jobs that run and stay."""
         return self.controller.running("demo-core") + self.controller.running("demo-burst")
 
-    def iterations(self, pod: Pod) -> int:
-        """Iterations that a member has been in."""
-        path = self.log / f"{pod.name}.events.jsonl"
-        return path.read_bytes().count(b'"iteration"') if path.exists() else 0
+    def check(self) -> None:
+        """The controller works."""
+        if self.controller.error is not None:
+            raise self.controller.error
 
-    def wait(self, is_so: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
-        """Until it is; the message of a failure has all that was printed."""
-        end_s = time.monotonic() + timeout_s(seconds)
-        while not is_so():
-            if self.controller.error is not None:
-                raise self.controller.error
-            assert time.monotonic() < end_s, f"waited for {what} in vain:\n{self.controller.text()}"
-            time.sleep(0.2)
-
-    def wait_for_training(self, count: int) -> list[Pod]:
-        """Until so many members train together."""
-
-        def is_so() -> bool:
-            pods = self.members()
-            if len(pods) != count:
-                return False
-            before = [self.iterations(pod) for pod in pods]
-            time.sleep(0.5)
-            return all(self.iterations(pod) > number > 0 for pod, number in zip(pods, before, strict=True))
-
-        self.wait(is_so, f"{count} members to train")
-        return self.members()
+    def printed(self) -> str:
+        """What all pods have printed."""
+        return self.controller.text()
 
 
 @pytest.fixture

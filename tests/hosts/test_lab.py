@@ -4,8 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,8 @@ import pytest
 
 from tests.hosts.host import Host
 from tests.hosts.lab import Lab
-from tests.timeouts import timeout_s
+from tests.programs import run_python
+from tests.timeouts import comes, timeout_s
 
 ROOT = Path(__file__).parents[2]
 ABANDONED = """
@@ -114,9 +113,7 @@ def test_frames_are_delayed_and_lost(lab: Lab) -> None:
     with datagrams(a, a.addresses[0]) as sender:
         for _ in range(200):
             sender.sendto(b"x", (b.addresses[0], 9))
-    end_s = time.monotonic() + timeout_s(5)
-    while lab.network.counts()["lost"] < 60 and time.monotonic() < end_s:
-        pass
+    comes(lambda: lab.network.counts()["lost"] >= 60, 5)
     assert 60 <= lab.network.counts()["lost"] <= 140
 
 
@@ -139,16 +136,10 @@ def test_a_host_that_is_powered_off_sends_no_farewell(lab: Lab) -> None:
 def test_nothing_is_left_of_a_lab_whose_process_is_killed(tmp_path: Path) -> None:
     """SIGKILL strikes the tests amid their work: no namespace, mount, device or process survives them."""
     mounts = Path("/proc/self/mountinfo").read_text()
-    result = subprocess.run(
-        [sys.executable, "-c", ABANDONED, str(tmp_path / "hosts")], cwd=ROOT, capture_output=True, text=True
-    )
-    assert result.returncode == -signal.SIGKILL, result.stderr
+    result = run_python("-c", ABANDONED, str(tmp_path / "hosts"), code=-signal.SIGKILL, cwd=ROOT)
     theirs = {int(word) for word in result.stdout.split()}
     assert len(theirs) == 4
-    end_s = time.monotonic() + timeout_s(10)
-    while theirs & inodes() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    assert not theirs & inodes()
+    assert comes(lambda: not theirs & inodes(), 10)
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 

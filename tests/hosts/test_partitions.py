@@ -4,6 +4,7 @@ import pytest
 
 from tests.hosts.job import Job, Node
 from tests.hosts.lab import Lab
+from tests.timeouts import comes
 
 pytestmark = pytest.mark.hosts
 
@@ -74,7 +75,7 @@ def test_a_firewall_leaves_a_joining_node_only_the_store(lab: Lab) -> None:
     (host,) = lab.boot("n4")
     lab.network.cut(*((host.name, node.name) for node in members))
     joiner = job.start(host)
-    assert job.wait_until(lambda: joiner.last("hot") is not None, 40), job.describe("no task is ready on n4")
+    assert comes(lambda: joiner.last("hot") is not None, 40), job.describe("no task is ready on n4")
     job.hold(UNREACHED_S)
     job.require_one_job()
     dead = members.pop()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.leaks import Snapshot
+from tests.programs import run
 from tests.timeouts import timeout_s
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the watch reads /proc")
@@ -118,7 +119,7 @@ def run_pytest(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_inner.py").write_text(tests, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tests.leaks", "--rootdir", str(folder), "-q", str(folder)]
     root = Path(__file__).parents[2]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=timeout_s(60), check=False)
+    return run(*command, code=None, cwd=root)
 
 
 def test_a_leaking_test_fails_and_a_clean_one_passes(tmp_path: Path) -> None:

@@ -4,12 +4,9 @@ An interpreter loses the modules, functions and signals that are not on Windows,
 imported; what Chicle imports or calls of them then fails as it would there.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 PROGRAM = """
 import os, signal, socket, sys, tempfile
@@ -52,13 +49,5 @@ for cluster in (lambda: LocalCluster(2), lambda: ChicleRidge(n_workers=2).fit(X,
 
 def test_estimators_fit_without_what_windows_lacks(tmp_path: Path) -> None:
     """In process, with several tasks, saved and loaded; a cluster says that it needs Linux."""
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        env={**os.environ, "CHICLE_WAITS": "off"},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(120),
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    run = run_python("-c", PROGRAM, str(tmp_path), seconds=120, CHICLE_WAITS="off")
     assert run.stdout.count("nodes run on Linux only, and this is win32") == 2

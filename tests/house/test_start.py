@@ -5,13 +5,11 @@ How long it takes is measured by `make bench-start` and asserted nowhere: a test
 
 import functools
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 HEAVY = {
     "torch",
@@ -48,14 +46,7 @@ print(json.dumps({"before": before, "after": after, "loaded": loaded}))
 @functools.cache
 def import_afresh(statement: str) -> dict[str, Any]:
     """What an interpreter finds before and after it executes an import."""
-    run = subprocess.run(
-        [sys.executable, "-c", LOOK_AROUND.replace("STATEMENT", statement)],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(60),
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    run = run_python("-c", LOOK_AROUND.replace("STATEMENT", statement))
     result: dict[str, Any] = json.loads(run.stdout)
     return result
 

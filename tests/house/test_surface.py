@@ -3,15 +3,13 @@
 import ast
 import difflib
 import importlib
-import subprocess
-import sys
 
 import pytest
 
 from tests.house.floors import module_of
 from tests.house.sources import product_files
 from tests.house.surface import SURFACE, listed_names, surface_lines
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 
 def surface_of_file() -> list[str]:
@@ -54,7 +52,5 @@ for line in sys.stdin.read().splitlines():
 def test_every_command_and_option_is_in_its_help() -> None:
     """Asked as a user asks: the list is of the command lines that run and not of parsers beside them."""
     lines = [line for line in surface_of_file() if line.startswith(("chicle:", "chicle ", "python -m"))]
-    program = [sys.executable, "-c", HELP]
-    run = subprocess.run(program, input="\n".join(lines), capture_output=True, text=True, timeout=timeout_s(60))
-    assert run.returncode == 0, run.stderr
+    run = run_python("-c", HELP, text="\n".join(lines))
     assert run.stdout.splitlines() == [f"{line.partition(': ')[0]} []" for line in lines]

@@ -1,8 +1,7 @@
 """`KubernetesNodes` against a server that speaks the part of the API that it needs."""
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managers import Assigned
 from tests.harness.certificates import OPENSSL
 from tests.kubernetes.api_server import ApiServer
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
 from torchx_components.kubernetes_manifest import KubernetesRun, Manifest, member_job
 
@@ -53,14 +52,6 @@ def nodes(api: ApiServer) -> Iterator[KubernetesNodes]:
     nodes.close()
 
 
-def wait(is_so: Callable[[], bool]) -> None:
-    """Until it is."""
-    end_s = time.monotonic() + timeout_s(30)
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
 def burst(api: ApiServer) -> int:
     """Pods that the burst Job shall have."""
     with api.lock:
@@ -78,7 +69,7 @@ def test_the_burst_job_has_what_is_wanted_beyond_the_core(api: ApiServer, nodes:
     assert not nodes.poll(1.0)
     for total, expected in ((4, 2), (9, 3), (1, 0)):
         nodes.request(total, "a test")
-        wait(lambda expected=expected: burst(api) == expected)
+        assert comes(lambda expected=expected: burst(api) == expected)
 
 
 def test_what_a_person_sets_stays_until_the_job_asks_for_another_number(
@@ -89,10 +80,10 @@ def test_what_a_person_sets_stays_until_the_job_asks_for_another_number(
     with api.lock:
         api.jobs["demo-burst"]["spec"]["parallelism"] = 3
     pods.append(pod("demo-burst-c", role="burst"))
-    wait(lambda: len(nodes.members) == 3)
+    assert comes(lambda: len(nodes.members) == 3)
     assert burst(api) == 3
     nodes.request(2, "a test")
-    wait(lambda: burst(api) == 0)
+    assert comes(lambda: burst(api) == 0)
 
 
 def test_pods_that_wait_say_why_and_pods_that_end_are_gone(nodes: KubernetesNodes, pods: list[Manifest]) -> None:
@@ -105,7 +96,7 @@ def test_pods_that_wait_say_why_and_pods_that_end_are_gone(nodes: KubernetesNode
     assert nodes.waiting == "demo-core-c waits: 0/3 nodes are available: 3 Insufficient cpu."
     pods[:] = [pod("demo-core-a", "Failed"), pod("demo-core-b")]
     pods[1]["metadata"]["deletionTimestamp"] = "2026-11-23T00:00:00Z"
-    wait(lambda: list(nodes.members) == ["demo-core-b"])
+    assert comes(lambda: list(nodes.members) == ["demo-core-b"])
     assert nodes.members[NodeId("demo-core-b")].is_noticed
 
 
@@ -131,7 +122,7 @@ def test_a_job_that_kubernetes_has_given_up_ends_the_run(api: ApiServer, nodes: 
     nodes.begin()
     with api.lock:
         api.jobs["demo-core"]["status"] = {"conditions": [FAILED]}
-    wait(lambda: bool(fault_of(nodes)))
+    assert comes(lambda: bool(fault_of(nodes)))
     assert "Job demo-core: Job has reached the limit; kubectl logs job/demo-core says why" in fault_of(nodes)
     nodes.close()
     assert "demo-burst" not in api.jobs
@@ -145,7 +136,7 @@ def test_a_job_that_is_applied_again_is_given_up_no_more(api: ApiServer, nodes: 
     assert fault_of(nodes)
     with api.lock:
         api.jobs["demo-core"] = member_job(RUN, "core", 2)
-    wait(lambda: not fault_of(nodes))
+    assert comes(lambda: not fault_of(nodes))
     nodes.close()
     assert api.jobs.keys() == {"demo-core", "demo-burst"}
 
@@ -211,9 +202,9 @@ def test_a_right_that_is_taken_away_later_does_not_end_the_run(
         printed += capfd.readouterr().out
         return "it is asked again" in printed
 
-    wait(is_said)
+    assert comes(is_said)
     api.denied = set()
-    wait(lambda: burst(api) == 3)
+    assert comes(lambda: burst(api) == 3)
 
 
 def test_where_there_is_no_server_and_no_account_that_is_said(tmp_path: Path, api: ApiServer) -> None:

@@ -26,20 +26,18 @@ from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.local.forking import ForkedProcess, Forker
 from chicle_elastic.cluster.net import peers
-from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import BOOT_ID
 from tests.harness import chaos_app
-from tests.timeouts import timeout_s
+from tests.harness.forked import Event, NodeEvents
+from tests.timeouts import comes, timeout_s
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 POLL_S = 0.2
 """Whoever looks more often takes the processor away from what is looked at."""
-
-Event = dict[str, Any]
 
 
 def become_another_host(device: str, boot_id: Path) -> None:
@@ -145,19 +143,13 @@ def _run_store(address: str, line: int) -> int:
     return 0
 
 
-class HostNode:
+class HostNode(NodeEvents):
     """One node: its agent, and what it has written down."""
 
     def __init__(self, name: str, child: ForkedProcess, forker: Forker, folder: Path) -> None:
-        self.name, self._child, self._forker = name, child, forker
-        self._tail = EventTail(folder, name)
+        super().__init__(name, folder)
+        self._child, self._forker = child, forker
         self._output = folder / f"{name}.out"
-        self._events: list[Event] = []
-
-    def events(self, kind: str | None = None) -> list[Event]:
-        """Everything that it has written so far."""
-        self._events += self._tail.read()
-        return [event for event in self._events if kind in (None, event["kind"])]
 
     def wait_for_iteration(self, is_it: Callable[[Event], bool], limit_s: float = 60.0) -> Event:
         """The next iteration of which this is true."""
@@ -173,9 +165,7 @@ class HostNode:
 
     def wait_for_end(self, limit_s: float = 60.0) -> int | None:
         """Its exit code; None when it still runs."""
-        end_s = time.monotonic() + timeout_s(limit_s)
-        while self.code() is None and time.monotonic() < end_s:
-            time.sleep(POLL_S)
+        comes(lambda: self.code() is not None, limit_s, poll_s=POLL_S)
         return self.code()
 
     def code(self) -> int | None:
@@ -189,7 +179,7 @@ class HostNode:
 
     def kill(self) -> None:
         """The node is gone: SIGKILL for the agent, with which its task ends, and for the task."""
-        os.kill(self.events("hot")[-1]["pid"], signal.SIGKILL)
+        os.kill(self.task_pid, signal.SIGKILL)
         self._child.signal(signal.SIGKILL)
 
     def output(self) -> str:

@@ -1,17 +1,16 @@
 """Members of a job array come and go by themselves, on a real Slurm."""
 
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from estimators import ChicleSVM
+from tests.programs import run
 from tests.slurm.anchor import Anchor
 from tests.slurm.private_slurm import PrivateSlurm
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 ENDLESS = ("--tol", "0", "--max_iter", "100000000")
 
@@ -104,17 +103,13 @@ def test_without_slurm_that_is_said(tmp_path: Path) -> None:
 def test_to_scale_needs_a_run(tmp_path: Path) -> None:
     """One line, and the exit code of wrong usage."""
     command = [sys.executable, "-m", "chicle_elastic", "scale", str(tmp_path), "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s(60))
-    assert done.returncode == 2
+    done = run(*command, code=2)
     assert "is no folder of a job" in done.stderr
 
 
 def wait_for_empty_queue(slurm: PrivateSlurm) -> None:
     """Nothing is left in the queue, as soon as Slurm has ended what was cancelled."""
-    end_s = time.monotonic() + timeout_s(60)
-    while left := slurm.run("squeue", "-h").strip():
-        assert time.monotonic() < end_s, left
-        time.sleep(0.2)
+    assert comes(lambda: not slurm.run("squeue", "-h").strip(), poll_s=0.2), slurm.run("squeue")
 
 
 def anchor_task(slurm: PrivateSlurm, member: str) -> str:

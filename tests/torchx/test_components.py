@@ -4,7 +4,6 @@ import gzip
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,9 @@ from sklearn.svm import LinearSVC
 
 from chicle_elastic.cluster.net.event_file import read_events
 from estimators import ChicleCNNClassifier, ChicleSVM
+from tests.harness.training import write_data
 from tests.real_data import real_data
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 from tests.torchx.command import torchx
 
 torchx_specs = pytest.importorskip("torchx.specs", reason="needs torchx")
@@ -169,20 +169,14 @@ def test_a_network_is_trained_on_two_nodes(environment: dict[str, str], tmp_path
 @pytest.mark.slow
 def test_a_run_without_its_least_number_is_joined_by_hand(environment: dict[str, str], tmp_path: Path) -> None:
     """`chicle.join` brings the second node of two; the anchor says how many it waits for."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(2000, 5))
-    np.savez(tmp_path / "data.npz", X=X, y=np.where(X[:, 0] > 0, 1, -1))
+    X, y = write_data(tmp_path / "data.npz", rows=2000, columns=5, noise=0.0)
     out, log = tmp_path / "model", tmp_path / "anchor.log"
     command = [sys.executable, "-m", "torchx_components.anchor", "-j", "2:3", "--begin", "1"]
     command += ["--train", str(tmp_path / "data.npz"), "--out", str(out), "estimators.fit_task"]
     with log.open("wb") as output:
         anchor = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
-        end_s = time.monotonic() + timeout_s(120)
-        while "1 of at least 2 nodes are here" not in log.read_text():
-            assert anchor.poll() is None, log.read_text()
-            assert time.monotonic() < end_s, log.read_text()
-            time.sleep(0.2)
+        assert comes(lambda: "1 of at least 2 nodes are here" in log.read_text(), 120), log.read_text()
         [run] = out.glob(".run-*")
         said = torchx(
             environment,
@@ -197,5 +191,5 @@ def test_a_run_without_its_least_number_is_joined_by_hand(environment: dict[str,
         if anchor.poll() is None:
             anchor.terminate()
             anchor.wait(timeout_s(60))
-    assert ChicleSVM.load(out / "model.npz").score(X, np.where(X[:, 0] > 0, 1, -1)) > 0.9
+    assert ChicleSVM.load(out / "model.npz").score(X, y) > 0.9
     assert not list(out.glob(".run-*"))

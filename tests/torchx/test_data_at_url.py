@@ -1,8 +1,5 @@
 """A run without a folder for its data: chunks, checkpoints and the model are at URLs of a local server of S3."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +8,9 @@ import pytest
 from chicle_elastic.chunks.convert import ConvertOptions, convert
 from chicle_elastic.chunks.places import place_of
 from estimators import ChicleSVM
+from tests.harness.training import write_data
+from tests.programs import run_python
 from tests.runtime.checkpoint import s3_server as s3
-from tests.timeouts import timeout_s
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,9 +26,7 @@ def _loop() -> None:
 @pytest.mark.skipif(not s3.is_installed(), reason=s3.NEEDS)
 def test_nodes_read_chunks_from_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes train on them; the same objective as on the folder. A bucket that is not there ends the anchor."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(2000, 10))
-    np.savez(tmp_path / "data.npz", X=X, y=np.where(X[:, 0] + rng.normal(size=len(X)) > 0, 1, -1))
+    write_data(tmp_path / "data.npz", rows=2000, columns=10, noise=1.0)
     folder = convert([tmp_path / "data.npz"], tmp_path / "chunks", ConvertOptions(max_tasks=2))
     with s3.s3_server() as server:
         for name, value in server.environment.items():
@@ -41,27 +35,18 @@ def test_nodes_read_chunks_from_a_bucket(tmp_path: Path, monkeypatch: pytest.Mon
         assert isinstance(folder.path, Path)
         for path in folder.path.iterdir():
             (place_of("s3://data/chunks", purpose="data") / path.name).write_bytes(path.read_bytes())
-        done = run_anchor("s3://data/chunks", tmp_path / "out")
-        assert done.returncode == 0, done.stdout
+        run_anchor("s3://data/chunks", tmp_path / "out")
         model = ChicleSVM.load(tmp_path / "out" / "model.npz")
         assert {record.num_tasks for record in model.history_} == {2}
         here = ChicleSVM(tol=1e-6).fit(folder)
         np.testing.assert_allclose(model.objective_, here.objective_, rtol=2e-6)
-        done = run_anchor("s3://nothing/chunks", tmp_path / "none")
-        assert done.returncode == 1
-        assert "anchor: s3://nothing/chunks is no chunk folder" in done.stdout
+        said = run_anchor("s3://nothing/chunks", tmp_path / "none", code=1)
+        assert "anchor: s3://nothing/chunks is no chunk folder" in said
         assert not list((tmp_path / "none").glob(".run-*"))
 
 
-def run_anchor(train: str, out: Path) -> "subprocess.CompletedProcess[str]":
+def run_anchor(train: str, out: Path, *, code: int = 0) -> str:
     """The whole run, on this host."""
-    command = [sys.executable, "-m", "torchx_components.anchor", "--members", "local", "-j", "2", "--train", train]
-    return subprocess.run(
-        [*command, "--out", str(out), "estimators.fit_task", "--tol", "1e-6"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s(120),
-        check=False,
-    )
+    command = ["-m", "torchx_components.anchor", "--members", "local", "-j", "2", "--train", train]
+    ended = run_python(*command, "--out", out, "estimators.fit_task", "--tol", "1e-6", seconds=120, code=code)
+    return ended.stdout + ended.stderr

@@ -1,15 +1,14 @@
 """A component on a real Slurm: TorchX submits the anchor, the anchor submits the members."""
 
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from chicle_elastic.cluster.net.event_file import read_events
 from estimators import ChicleSVM
+from tests.harness.training import write_data
 from tests.slurm.private_slurm import PrivateSlurm, reason_to_skip
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 from tests.torchx.command import torchx
 
 pytest.importorskip("torchx.specs", reason="needs torchx")
@@ -20,10 +19,7 @@ REASON = reason_to_skip(has_accounting=True)  # TorchX asks sacct for the state 
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 def test_the_anchor_submits_the_members(environment: dict[str, str], tmp_path: Path) -> None:
     """SUCCEEDED, two members trained as tasks of an array, and nothing is left in the queue or the folder."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(20_000, 20))
-    y = np.where(X[:, 0] + 0.3 * rng.normal(size=len(X)) > 0, 1, -1)
-    np.savez(tmp_path / "data.npz", X=X, y=y)
+    write_data(tmp_path / "data.npz")
     out = tmp_path / "out"
     options = ["-j", "2", "--train", str(tmp_path / "data.npz"), "--out", str(out), "--cpu", "1", "--memMB", "800"]
     options += ["--member_options", "--host 127.0.0.1 --sbatch=--partition=spot", "--", "--tol", "1e-4"]
@@ -36,10 +32,7 @@ def test_the_anchor_submits_the_members(environment: dict[str, str], tmp_path: P
             # The nightly cannot read what Slurm 22.05 says of a job that waits; it has submitted the anchor before.
             if "KeyError: 'job_resources'" not in str(error):
                 raise
-        end_s = time.monotonic() + timeout_s(120)
-        while slurm.run("squeue", "-h").strip():
-            assert time.monotonic() < end_s, slurm.run("squeue")
-            time.sleep(0.5)
+        assert comes(lambda: not slurm.run("squeue", "-h").strip(), 120, poll_s=0.5), slurm.run("squeue")
         partitions = slurm.run("sacct", "-n", "-X", "-P", "-o", "Partition,State").split()
         assert partitions.count("main|COMPLETED") == 1
         assert partitions.count("spot|COMPLETED") >= 2

@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from estimators.submitted.fit import attach
 from estimators.submitted.staging import Staged, stage
 from tests.chunks.folders import write_folder
 from tests.mounts import run_mounted
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 from tests.torchx.anchor_runtime import AnchorRuntime
 from torchx_components import job_state
 from torchx_components.job_state import JobState, StateWriter
@@ -122,9 +121,9 @@ def test_a_job_is_looked_at_and_changed_while_it_runs(tmp_path: Path, capsys: py
             assert chicle(command) == 0
             return capsys.readouterr().out
 
-        wait_for(has_members(2), "two members")
+        assert comes(has_members(2)), "two members"
         said("scale", str(job), "1")
-        wait_for(has_members(1), "one member")
+        assert comes(has_members(1)), "one member"
         state = JobState.read(job)
         assert state is not None
         [left] = state.members
@@ -132,7 +131,7 @@ def test_a_job_is_looked_at_and_changed_while_it_runs(tmp_path: Path, capsys: py
         assert chicle(["drain", str(job), "node-77"]) == 2
         assert "'node-77' is no member" in capsys.readouterr().err
         said("drain", str(job), left.name)
-        wait_for(has_members(1, gone=left.name), "another member")
+        assert comes(has_members(1, gone=left.name)), "another member"
         assert "gets notice, from outside" in said("logs", str(job), "--lines", "1000")
         assert chicle(["scale", str(job), "0"]) == 2
 
@@ -158,7 +157,7 @@ def test_an_anchor_that_was_killed_is_missed(
     job = runtime.new_folder()
     stage(ChicleSVM(tol=0.0, max_iter=10_000_000), X, y, None, job / "data")
     runtime.submit(job, job / "data")
-    wait_for(lambda: bool((state := JobState.read(job)) and state.members), "a member")
+    assert comes(lambda: bool((state := JobState.read(job)) and state.members)), "a member"
     runtime.anchors[0].send_signal(signal.SIGKILL)
     with pytest.raises(PeerLostError, match="it was killed, or the shared folder hangs"):
         runtime.wait(job)
@@ -239,14 +238,6 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is of version 9"):
         Staged(tmp_path)
     assert chicle(["status", str(tmp_path)]) == 2
-
-
-def wait_for(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for a condition."""
-    end_s = time.monotonic() + timeout_s(120)
-    while not is_so():
-        assert time.monotonic() < end_s, f"waited for {what} in vain"
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(

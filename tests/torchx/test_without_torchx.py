@@ -1,15 +1,12 @@
 """Nothing but the components needs torchx: agents, tasks and estimators do without it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
-ROOT = Path(__file__).parents[2]
 BLOCK = """
 import sys
 
@@ -50,16 +47,6 @@ print("fitted by", *model.history_.members)
 def test_everything_but_the_components_works_without_torchx(tmp_path: Path) -> None:
     """Modules are imported, and a cluster of two agents fits, where no process can import torchx."""
     (tmp_path / "sitecustomize.py").write_text(BLOCK)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s(60),
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = run_python("-c", PROGRAM, environ=environment, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "fitted by n0 n1"

@@ -25,7 +25,8 @@ from typing import Any
 
 from chicle_elastic.cluster.net.worker_lanes import NUM_WORKERS
 from chicle_elastic.transports.pool import MAX_IDLE
-from tests.timeouts import timeout_s
+from tests.harness.forked import children_of
+from tests.timeouts import comes
 
 POLL_S = 0.02
 _VARYING = re.compile(r"#[0-9a-f]{8}\b|[_-]?[0-9]+$")
@@ -153,10 +154,7 @@ class Probe:
         answer = self.question.with_suffix(".answer")
         answer.unlink(missing_ok=True)
         self.question.touch()
-        end_s = time.monotonic() + timeout_s(20)
-        while not answer.exists():
-            assert time.monotonic() < end_s, f"no answer to {self.question}"
-            time.sleep(POLL_S)
+        assert comes(answer.exists, 20), f"no answer to {self.question}"
         said: dict[str, Any] = json.loads(answer.read_text())
         return said
 
@@ -212,12 +210,6 @@ def _figure(pid: int, name: str) -> int:
     found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), flags=re.MULTILINE)
     assert found is not None
     return int(found[1])
-
-
-def children_of(pid: int) -> frozenset[int]:
-    """Processes that this one has started and that are its children still."""
-    lists = [path.read_text() for path in Path(f"/proc/{pid}").glob("task/*/children")]
-    return frozenset(map(int, " ".join(lists).split()))
 
 
 def _mapped_arenas(pid: int) -> set[int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster_harness import ROOT, AgentProcess, LocalAgents, svm_script
-from tests.timeouts import timeout_s
+from tests.programs import run
 
 
 def make_cluster(folder: Path, *options: str) -> LocalAgents:
@@ -71,27 +71,17 @@ def check_doctor(cluster: LocalAgents, folder: Path) -> None:
     """What `chicle doctor --peer` prints of this job: all is well; with another secret, and where no store is, not."""
     command = [sys.executable, "-m", "chicle_elastic", "doctor", "--peer", cluster.endpoint]
     seen = run(*command, "--secret-file", str(folder / "job.secret"))
-    assert seen.returncode == 0, seen.stdout + seen.stderr
     lines = {" ".join(line.split()[:-1])[:60] for line in seen.stdout.splitlines()}
     for topic in ("name", "store port", "store", "secret", "link n5", "chunks n5", "link n6", "chunks n6"):
         assert any(line.startswith(f"{topic} yes") for line in lines), seen.stdout
     assert any(line.startswith("clock n5 +0.0") or line.startswith("clock n5 -0.0") for line in lines), seen.stdout
     assert "iB/s from tcp://127.0.0.5:214" in seen.stdout
-    seen = run(*command)
-    assert seen.returncode == 0
+    seen = run(*command, CHICLE_SECRET_FILE="")
     assert "give --secret-file" in seen.stdout
     (folder / "other.secret").write_text("cd" * 32)
     (folder / "other.secret").chmod(0o600)
-    seen = run(*command, "--secret-file", str(folder / "other.secret"))
-    assert seen.returncode == 1
+    seen = run(*command, "--secret-file", str(folder / "other.secret"), code=1)
     assert "is not signed with the secret of this job" in seen.stdout
-
-
-def run(*command: str) -> "subprocess.CompletedProcess[str]":
-    """A program in this checkout."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environ.pop("CHICLE_SECRET_FILE", None)
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s(60), env=environ, check=False)
 
 
 @pytest.mark.chaos
@@ -118,17 +108,7 @@ ip address add 10.77.2.1/24 dev data0
 ip address add 10.77.3.1/24 dev data1
 exec {sys.executable} -m tests.cluster.agent.test_addresses {what}
 """
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", setup],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(140),
-        cwd=ROOT,
-        env=environ,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run("unshare", "--net", "sh", "-c", setup, seconds=140, cwd=ROOT)
 
 
 def refuses(folder: Path) -> None:
@@ -139,8 +119,7 @@ def refuses(folder: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as store:
         assert store.stdout is not None
         assert store.stdout.readline().startswith("rendezvous store at")
-        ended = run(*launch, "--rdzv-endpoint", "127.0.0.1:29400", *secret, "--name", "n1", "-m", "this")
-        assert ended.returncode == 2, ended.stderr
+        ended = run(*launch, "--rdzv-endpoint", "127.0.0.1:29400", *secret, "--name", "n1", "-m", "this", code=2)
         assert "reach it at 127.0.0.1, which only this host does" in ended.stderr, ended.stderr
         assert "data0 10.77.2.1, data1 10.77.3.1" in ended.stderr
         assert "Traceback" not in ended.stderr

@@ -15,7 +15,8 @@ from chicle_elastic.scheduling.effects import FinishJob
 from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.transports.secret import JobSecret
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, end_all, start_all, svm_script
-from tests.timeouts import timeout_s
+from tests.harness.forked import is_alive
+from tests.timeouts import comes
 
 
 @pytest.fixture
@@ -134,22 +135,10 @@ def test_the_task_of_a_dead_agent_ends(cluster: LocalAgents) -> None:
     """There are no orphans: the end of the control channel ends the task."""
     first, victim = start_all(cluster, 2)
     pid = victim.task_pid
-    victim.process.kill()
+    victim.signal(signal.SIGKILL)
     first.wait_for_members(1)
-    end = time.monotonic() + timeout_s(10)
-    while is_running(pid) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not is_running(pid)
+    assert comes(lambda: not is_alive(pid), 10)
     end_all(cluster, [first])
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.chaos

@@ -13,9 +13,9 @@ import pytest
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.transports.addresses import parse_tcp
-from tests.cluster.agent.test_resume import wait_until
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
 from tests.runtime.checkpoint import s3_server as s3
+from tests.timeouts import comes
 
 pytestmark = pytest.mark.chaos  # too long for `make test`
 
@@ -61,7 +61,7 @@ def check_that_all_leave_and_others_go_on(folder: Path, url: str, environ: dict[
     script = svm_script(folder, "--min-ms", "40", "--tol", "0", "--cocoa")
     with LocalAgents(folder, nodes="2:4", script=script, options=options, environ=environ) as cluster:
         nodes = [cluster.start(f"n{number}") for number in range(2)]
-        wait_until(lambda: any(node.events("checkpoint") for node in nodes))
+        assert comes(lambda: any(node.events("checkpoint") for node in nodes))
         for node in nodes:
             node.signal(signal.SIGTERM)
         assert [node.wait_for_end() for node in nodes] == [0, 0]

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.transports.selector import Endpoints, TransportSelector
-from tests.cluster.agent.footprint import FOREIGN, Footprint, Probe, children_of, grown, pooled
+from tests.cluster.agent.footprint import FOREIGN, Footprint, Probe, grown, pooled
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
-from tests.timeouts import timeout_s
+from tests.harness.forked import children_of
+from tests.timeouts import comes
 
 CHANGES = int(os.environ.get("CHICLE_TEST_CHANGES", "12"))
 WARM_UP = 4
@@ -32,8 +33,6 @@ KIB_PER_ITERATION = 2
 SPARE_KIB = 6 << 10
 """What allocators keep; a leak of two hundred changes is far above it."""
 LEAK_BYTES = 8 << 20
-POLL_S = 0.02
-
 # A script that is no job: it says that it runs, and waits.
 WAITING_SCRIPT = """
 import os, sys, time
@@ -65,14 +64,15 @@ class Stayers:
 
     def look(self) -> Footprints:
         """Agents and tasks, by name, while no agent has pictures drawn, which takes a process and a pipe."""
-        end_s = time.monotonic() + timeout_s(60)
-        while time.monotonic() < end_s:
+        prints: Footprints = {}
+
+        def has_looked() -> bool:
             if not self._draws_pictures():
-                prints = self._look()
-                if not self._draws_pictures():
-                    return prints
-            time.sleep(POLL_S)
-        raise AssertionError("an agent has pictures drawn for ever")
+                prints.update(self._look())
+            return bool(prints) and not self._draws_pictures()
+
+        assert comes(has_looked), "an agent has pictures drawn for ever"
+        return prints
 
     def _draws_pictures(self) -> bool:
         return any(draws_pictures(agent.process.pid) for agent in self.agents)
@@ -89,10 +89,8 @@ class Stayers:
 
     def grown_since(self, before: Footprints) -> list[str]:
         """What there is more of than there should be, after a moment in which connections are closed."""
-        end_s = time.monotonic() + timeout_s(5)
-        while (lines := self._grown_now(before)) and time.monotonic() < end_s:
-            time.sleep(POLL_S)
-        return lines
+        comes(lambda: not self._grown_now(before), 5)
+        return self._grown_now(before)
 
     def iterations(self) -> int:
         """How many there were."""
@@ -237,11 +235,8 @@ def test_an_agent_that_is_killed_leaves_no_file(tmp_path: Path, temporary: Path)
     script.write_text(WAITING_SCRIPT)
     with LocalAgents(tmp_path, script=(str(script), str(begun)), has_log_dir=False, temporary=temporary) as cluster:
         agent = cluster.start("n0")
-        end_s = time.monotonic() + timeout_s(40)
-        while not begun.exists() and time.monotonic() < end_s:
-            time.sleep(POLL_S)
-        assert begun.exists(), agent.output()
-        agent.process.kill()
-        agent.process.wait()
+        assert comes(begun.exists, 40), agent.output()
+        agent.signal(signal.SIGKILL)
+        agent.wait_for_end()
         os.kill(int(begun.read_text()), signal.SIGKILL)
         assert not list(temporary.iterdir())

@@ -1,7 +1,5 @@
 """Real agents with `--metrics`: a scraper, and `chicle status`, see a job whose second node joins and is killed."""
 
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster_harness import AgentProcess, Event, LocalAgents
+from tests.programs import run_python
 from tests.timeouts import timeout_s
 
 parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="needs prometheus-client")
@@ -45,10 +44,7 @@ def scrape_until(agent: AgentProcess, is_it: Callable[[dict[str, float]], bool])
 def status(cluster: LocalAgents, secret: Path) -> list[str]:
     """What `chicle status --peer` prints, in a process of its own."""
     command = ["-c", MAIN, "status", "--peer", cluster.endpoint, "--secret-file", str(secret)]
-    run = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=timeout_s(60), check=False, cwd=ROOT
-    )
-    assert run.returncode == 0, run.stderr
+    run = run_python(*command, cwd=ROOT)
     return run.stdout.splitlines()
 
 

@@ -2,8 +2,7 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from chicle_elastic.runtime.checkpoint.format import Checkpoint, JobIdentity
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from tests.cluster.cluster_harness import POLL_S, AgentProcess, LocalAgents, svm_script
+from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
 from tests.cluster.train_svm import PacedLinear, breast_cancer
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 pytestmark = pytest.mark.chaos  # too long for `make test`
 
@@ -54,14 +53,6 @@ def start(cluster: LocalAgents, count: int) -> list[AgentProcess]:
     return nodes
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for something in the folder of checkpoints."""
-    end_s = time.monotonic() + timeout_s(40)
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(POLL_S)
-
-
 def last_complete(checkpoints: Path) -> int:
     """Iteration of the newest checkpoint that has its manifest; 0 for none."""
     whole = [path for path in checkpoint.attempts(checkpoints) if checkpoint.is_complete(path)]
@@ -73,7 +64,7 @@ def kill(nodes: list[AgentProcess]) -> None:
     for node in nodes:
         node.kill_all()
     for node in nodes:
-        node.process.wait(timeout_s(20))
+        node.wait_for_end()
 
 
 def newest(checkpoints: Path) -> Checkpoint:
@@ -131,9 +122,9 @@ def test_after_the_death_of_all_nodes_others_go_on_from_the_last_checkpoint(tmp_
     with agents(tmp_path / "first", checkpoints, count=3) as cluster:
         nodes = start(cluster, 3)
         after = nodes[0].events("iteration")[-1]["iteration"]
-        wait_until(lambda: last_complete(checkpoints) > after)
+        assert comes(lambda: last_complete(checkpoints) > after)
         # The manifest comes first, and only then do agents hear of it and write that down.
-        wait_until(lambda: any(node.events("checkpoint") for node in nodes))
+        assert comes(lambda: any(node.events("checkpoint") for node in nodes))
         kill(nodes)
     found = newest(checkpoints)
     assert found.iteration % EVERY == 0
@@ -165,7 +156,7 @@ def test_newtons_method_goes_on_from_a_checkpoint_amid_its_steps(tmp_path: Path)
     checkpoints, tol = tmp_path / "checkpoints", 1e-7
     with agents(tmp_path / "first", checkpoints, count=3, min_ms=250, method=NEWTON) as cluster:
         nodes = start(cluster, 3)
-        wait_until(lambda: last_complete(checkpoints) > 0)
+        assert comes(lambda: last_complete(checkpoints) > 0)
         kill(nodes)
     found = newest(checkpoints)
     assert len(found.progress), "a checkpoint keeps how far Newton's method has come"
@@ -181,9 +172,9 @@ def test_a_checkpoint_that_was_being_written_when_all_died_is_not_used(tmp_path:
     checkpoints = tmp_path / "checkpoints"
     with agents(tmp_path / "first", checkpoints, count=2) as cluster:
         nodes = start(cluster, 2)
-        wait_until(lambda: last_complete(checkpoints) > 0)
+        assert comes(lambda: last_complete(checkpoints) > 0)
         before = checkpoint.attempts(checkpoints)[-1]
-        wait_until(lambda: checkpoint.attempts(checkpoints)[-1] != before)
+        assert comes(lambda: checkpoint.attempts(checkpoints)[-1] != before)
         kill(nodes)
     unfinished = checkpoint.attempts(checkpoints)[-1]
     # The signal may have come a moment after the end: then what was written last is taken away.
@@ -199,12 +190,12 @@ def test_a_node_that_joins_a_resumed_job_and_one_whose_task_dies_catch_up(tmp_pa
     checkpoints = tmp_path / "checkpoints"
     with agents(tmp_path / "first", checkpoints, count=1) as cluster:
         nodes = start(cluster, 1)
-        wait_until(lambda: last_complete(checkpoints) > 0)
+        assert comes(lambda: last_complete(checkpoints) > 0)
         kill(nodes)
     began = newest(checkpoints).iteration
     with agents(tmp_path / "second", checkpoints, "--resume", count=2) as cluster:
         first, second = start(cluster, 2)
-        wait_until(lambda: last_complete(checkpoints) >= began + 2 * EVERY)
+        assert comes(lambda: last_complete(checkpoints) >= began + 2 * EVERY)
         third = cluster.start("n2")
         first.wait_for_members(3)
         os.kill(second.task_pid, signal.SIGKILL)
@@ -224,7 +215,7 @@ def test_a_job_that_begins_does_not_touch_checkpoints_of_another_run(tmp_path: P
     checkpoints = tmp_path / "checkpoints"
     with agents(tmp_path / "first", checkpoints, count=1) as cluster:
         nodes = start(cluster, 1)
-        wait_until(lambda: last_complete(checkpoints) > 0)
+        assert comes(lambda: last_complete(checkpoints) > 0)
         kill(nodes)
     before = newest(checkpoints)
     with agents(tmp_path / "second", checkpoints, count=1) as cluster:

@@ -9,30 +9,20 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.testing.virtual_clock import VirtualClock
 from chicle_elastic.values import ChunkInfo
 
 N0, N1 = NodeId("n0"), NodeId("n1")
 
 
-class HandClock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def now(self) -> float:
-        """Seconds."""
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> HandClock:
+def clock() -> VirtualClock:
     """Of the loop."""
-    return HandClock()
+    return VirtualClock()
 
 
 @pytest.fixture
-def loop(clock: HandClock) -> Iterator[EventLoop]:
+def loop(clock: VirtualClock) -> Iterator[EventLoop]:
     """A loop that a test turns."""
     with EventLoop(clock=clock) as loop:
         yield loop
@@ -50,14 +40,14 @@ def test_a_node_says_how_many_nodes_it_waits_for() -> None:
     assert status_of(scheduler, (N0, N1), node=N0, max_nodes=4) is None, "the round is being formed"
 
 
-def test_each_change_is_one_line_and_waiting_is_repeated(loop: EventLoop, clock: HandClock) -> None:
+def test_each_change_is_one_line_and_waiting_is_repeated(loop: EventLoop, clock: VirtualClock) -> None:
     """Every 30 s, until it is over."""
     lines: list[str] = []
     now = Status("waits", True)
     status = StatusLine(loop, N0, lambda: now, write=lines.append)
 
     def pass_time(seconds: float) -> list[str]:
-        clock.now_s += seconds
+        clock.advance(seconds)
         loop.turn(0.0)
         said, lines[:] = list(lines), []
         return said

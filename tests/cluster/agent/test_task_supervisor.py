@@ -17,6 +17,7 @@ from chicle_elastic.runtime.control import channel as control_channel
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.control.channel import Channel, new_address
 from chicle_elastic.transports.unix_frames import Limits
+from tests.cluster.loops import turn_until
 from tests.timeouts import timeout_s
 
 TASK = """
@@ -83,10 +84,7 @@ class Stage:
 
     def turn_until(self, is_there: Callable[[], bool]) -> None:
         """Let the loop turn until something holds."""
-        end_s = self.loop.now() + timeout_s(30)
-        while not is_there():
-            assert self.loop.now() < end_s
-            self.loop.turn(0.05)
+        turn_until(is_there, self.loop)
 
     def stop(self) -> None:
         """Stop the task; it is stopped when this returns."""

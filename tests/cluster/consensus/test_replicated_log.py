@@ -1,6 +1,6 @@
 """What an agent sees of the replicated log: two of them, on one loop, that pass each other their messages as JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -62,13 +62,6 @@ class Agent:
 
     def expelled(self, reason: str) -> None:
         self.told.append(("expelled", reason))
-
-
-@pytest.fixture
-def loop() -> Iterator[EventLoop]:
-    """Of both."""
-    with EventLoop() as loop:
-        yield loop
 
 
 @pytest.fixture

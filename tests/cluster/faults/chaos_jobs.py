@@ -3,7 +3,7 @@
 from tests.harness.chaos_app import NUM_ROWS
 from tests.harness.chaos_nodes import ChaosNode, ChaosNodes
 from tests.harness.cluster_truth import Evidence, judge
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 
 def start(nodes: ChaosNodes, count: int) -> list[ChaosNode]:
@@ -29,7 +29,7 @@ def wait_for_members(nodes: ChaosNodes, members: list[ChaosNode]) -> None:
             for last in lasts
         )
 
-    assert nodes.wait_until(are_there, timeout_s(40)), "\n".join(
+    assert comes(are_there, 40), "\n".join(
         f"{node.name}: {node.last('iteration')}\n{node.output()}" for node in nodes.nodes
     )
 
@@ -38,7 +38,7 @@ def end(nodes: ChaosNodes, survivors: list[ChaosNode]) -> Evidence:
     """End the job; everything that was written down has to fit."""
     wait_for_members(nodes, survivors)
     nodes.end_job()
-    assert nodes.wait_until(lambda: not nodes.running(), timeout_s(40))
+    assert comes(lambda: not nodes.running(), 40)
     assert [node.exit_code for node in survivors] == [0] * len(survivors), survivors[0].output()
     evidence = Evidence.read(nodes.log)
     findings = judge(evidence, "count")

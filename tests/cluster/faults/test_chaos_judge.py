@@ -14,7 +14,7 @@ from tests.harness.chaos_nodes import ChaosNodes
 from tests.harness.cluster_truth import Evidence, LedgerLine, judge, recompute_gap
 from tests.harness.fault_schedule import schedule_of
 from tests.harness.outages import outages_of
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 
 @pytest.fixture(scope="module", params=[pytest.param(work, marks=pytest.mark.chaos) for work in WORKS])
@@ -24,13 +24,13 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         tmp_path_factory.mktemp("job") / request.param, work=request.param, min_ms=10, max_nodes=8
     ) as nodes:
         first, second, third = nodes.start(), nodes.start(), nodes.start()
-        assert nodes.wait_until(lambda: len(nodes.members()) == 3, timeout_s(60)), first.output()
+        assert comes(lambda: len(nodes.members()) == 3, 60), first.output()
         chaos = Chaos(nodes, random.Random(1), schedule_of(0), outages_of(0), print)
         chaos.notice(second)
-        assert nodes.wait_until(lambda: not second.is_running, timeout_s(30)), second.output()
+        assert comes(lambda: not second.is_running, 30), second.output()
         third.kill()
         nodes.start()
-        assert nodes.wait_until(lambda: len(nodes.members()) == 2, timeout_s(60)), first.output()
+        assert comes(lambda: len(nodes.members()) == 2, 60), first.output()
         assert chaos.calm() is None
         yield request.param, Evidence.read(nodes.log)
 

@@ -8,7 +8,7 @@ from tests.cluster.faults.chaos_jobs import end, start, wait_for_members
 from tests.harness.chaos_nodes import ChaosNodes
 from tests.harness.faults import read_fired
 from tests.harness.outages import Outage, faults_of, smaller_part
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 pytestmark = pytest.mark.chaos  # too long for `make test`
 
@@ -21,9 +21,7 @@ def test_a_part_joins_again_when_the_others_hear_it(nodes: ChaosNodes, outage: O
     members = start(nodes, 3)
     part, others = smaller_part(outage, members, members[0], random.Random(1))
     nodes.arm(faults_of(outage, part, others, number=1, seconds=PARTED_S))
-    assert nodes.wait_until(
-        lambda: any(node.last("expelled") or node.last("paused") for node in members), timeout_s(40)
-    )
+    assert comes(lambda: any(node.last("expelled") or node.last("paused") for node in members), 40)
     end(nodes, members)
 
 
@@ -32,7 +30,7 @@ def test_a_pair_that_is_cut_goes_on_as_long_as_their_tasks_reach_each_other(node
     members = start(nodes, 3)
     part, others = smaller_part(Outage.PAIR_CUT, members, members[0], random.Random(1))
     nodes.arm(faults_of(Outage.PAIR_CUT, part, others, number=1, seconds=PARTED_S))
-    assert nodes.wait_until(lambda: bool(read_fired(nodes.fired)), timeout_s(40))
+    assert comes(lambda: bool(read_fired(nodes.fired)), 40)
     end(nodes, members)
 
 
@@ -43,5 +41,5 @@ def test_a_store_that_is_started_again_is_filled_and_lets_nodes_join(nodes: Chao
     wait_for_members(nodes, members)
     assert not nodes.has_store
     nodes.start_store()
-    assert nodes.wait_until(lambda: nodes.has_store, timeout_s(40))
+    assert comes(lambda: nodes.has_store, 40)
     end(nodes, [*members, nodes.start()])

@@ -8,12 +8,12 @@ import pytest
 from tests.cluster.faults.chaos_jobs import end, start
 from tests.harness.chaos_nodes import ChaosNodes
 from tests.harness.faults import Fault, read_fired
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 
 def wait_for_fired(nodes: ChaosNodes, count: int = 1) -> list[dict[str, Any]]:
     """Wait until so many faults have struck."""
-    assert nodes.wait_until(lambda: len(read_fired(nodes.fired)) >= count, timeout_s(30)), "the fault never struck"
+    assert comes(lambda: len(read_fired(nodes.fired)) >= count, 30), "the fault never struck"
     return read_fired(nodes.fired)
 
 
@@ -92,7 +92,7 @@ def test_a_lead_that_stands_still_in_a_boundary_is_left_behind_and_joins_again(n
     nodes.arm([Fault(name="a", node=lead, step="log.appended", action="stop", where=where, seconds=4.0)])
     newcomer = nodes.start()
     wait_for_fired(nodes)
-    assert nodes.wait_until(lambda: members[FOLLOWER].last("lost") is not None, timeout_s(20))
+    assert comes(lambda: members[FOLLOWER].last("lost") is not None, 20)
     evidence = end(nodes, [*members, newcomer])
     assert lead in evidence.lost
 

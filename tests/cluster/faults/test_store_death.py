@@ -4,61 +4,48 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
+from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store, format_endpoint
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, end_all, start_all, svm_script
-from tests.runtime.cluster_task.cluster_driver import CONTEXT
-from tests.timeouts import timeout_s
+from tests.harness.forked import Forked
 
 pytestmark = pytest.mark.chaos  # too long for `make test`
 
 
-def serve(endpoint: str, ready: Any) -> None:
+def serve(endpoint: str) -> None:
     """Body of the process of the store."""
     with StoreServer(endpoint):
-        ready.set()
         signal.pause()
 
 
 class StoreProcess:
-    """A store in a process of its own, at one endpoint; a context manager that ends it."""
+    """A store in a process of its own, at one endpoint."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.endpoint = format_endpoint(*probe.getsockname())
-        self._process: Any = None
+        self._output = folder / "store.out"
         self.start()
 
     def start(self) -> None:
         """Start it; it listens."""
-        ready = CONTEXT.Event()
-        self._process = CONTEXT.Process(target=serve, args=(self.endpoint, ready))
-        self._process.start()
-        assert ready.wait(timeout_s(20))
+        self._process = Forked(serve, self.endpoint, output=self._output)
+        connect_store(self.endpoint)
 
     def kill(self) -> None:
         """SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process.close()
-            self._process = None
-
-    def __enter__(self) -> "StoreProcess":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.kill()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.close()
 
 
 @pytest.fixture
-def store() -> Iterator[StoreProcess]:
+def store(tmp_path: Path) -> Iterator[StoreProcess]:
     """A store that can be killed and restarted."""
-    with StoreProcess() as store:
-        yield store
+    store = StoreProcess(tmp_path)
+    yield store
+    store.kill()
 
 
 @pytest.fixture

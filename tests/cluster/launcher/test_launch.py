@@ -11,6 +11,7 @@ import pytest
 
 from chicle_elastic.cluster.rendezvous.store import connect_store
 from chicle_elastic.transports.secret import JobSecret
+from tests.programs import run
 from tests.timeouts import timeout_s
 
 LAUNCH = [sys.executable, "-m", "chicle_elastic.launch"]
@@ -63,8 +64,7 @@ def test_the_store_listens_and_is_found_where_the_options_say(tmp_path: Path) ->
 def test_mistakes_are_one_line_and_an_exit_code(options: list[str], code: int, message: str, tmp_path: Path) -> None:
     """No traceback for what the user can mend."""
     command = [*LAUNCH, "--rdzv-endpoint", "127.0.0.1:1", "--secret-file", str(tmp_path / "s"), *options, "train.py"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s(60), check=False)
-    assert ended.returncode == code
+    ended = run(*command, code=code)
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 

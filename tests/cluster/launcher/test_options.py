@@ -1,6 +1,5 @@
 """The launcher's command line: torchrun's options and ours, and what cannot work."""
 
-import argparse
 import os
 from pathlib import Path
 
@@ -24,128 +23,77 @@ def agent(*argv: str) -> AgentCommand:
 
 
 def test_options_of_torchrun_mean_what_they_mean_there() -> None:
-    """They are parsed by torchrun's own parser."""
+    """They are parsed by torchrun's own parser; what its defaults would break is set."""
     arguments = agent("--nnodes", "2:8", "--rdzv-id", "run7", "--max-restarts", "5", "-m", "train", "--epochs", "3")
-    assert (arguments.torchrun.nnodes, arguments.torchrun.rdzv_id, arguments.torchrun.max_restarts) == (
-        "2:8",
-        "run7",
-        5,
+    found = arguments.torchrun
+    assert (found.nnodes, found.rdzv_id, found.max_restarts, found.module) == ("2:8", "run7", 5, True)
+    assert (found.training_script, found.training_script_args) == ("train", ["--epochs", "3"])
+    arguments = agent("train.py", "--store-only")  # behind the script it is the script's
+    assert (arguments.torchrun.rdzv_backend, arguments.torchrun.training_script_args) == ("chicle", ["--store-only"])
+    assert arguments.torchrun.max_restarts > 0
+
+
+FOLDER = Path("folder").absolute()
+SAVED = {"checkpoint": CheckpointSettings(folder=str(FOLDER))}
+OPTIONS: dict[str, dict[str, object]] = {
+    "--name rack1-n2 --grace 4.5": {"node": "rack1-n2", "grace_s": 4.5},
+    "--memory 1.5GiB --log-dir folder": {"memory_bytes": 3 << 29, "log_dir": FOLDER},
+    "": {
+        **{"metrics": None, "tls": None, "has_tls_bulk": False, "checkpoint": None, "wants_resume": False},
+        "secret_file": Path("job.secret").absolute(),
+    },
+    # On this host alone, unless an address is given.
+    "--metrics 9464": {"metrics": ("127.0.0.1", 9464)},
+    "--metrics 0.0.0.0:9464": {"metrics": ("0.0.0.0", 9464)},
+    "--tls folder --tls-bulk": {"tls": FOLDER, "has_tls_bulk": True},
+    "--host 0.0.0.0 --advertise 10.0.0.7 --port-range 29410-29449": {
+        "address": AddressOptions(host="0.0.0.0", advertise="10.0.0.7", ports=PortRange(29410, 29449))
+    },
+    "--local-addr 10.0.0.8": {"address": AddressOptions(advertise="10.0.0.8")},  # torchrun's name of --advertise
+    "--interface eth1": {"address": AddressOptions(interface="eth1")},
+    "--checkpoint folder": SAVED,  # once a minute
+    "--checkpoint folder --resume": {**SAVED, "wants_resume": True},
+    "--checkpoint folder --checkpoint-every 100": {
+        "checkpoint": CheckpointSettings(folder=str(FOLDER), every_iterations=100)
+    },
+    "--checkpoint folder --checkpoint-every 2.5s": {"checkpoint": CheckpointSettings(folder=str(FOLDER), every_s=2.5)},
+    "--checkpoint s3://bucket/job/": {"checkpoint": CheckpointSettings(folder="s3://bucket/job")},
+}
+
+
+@pytest.mark.parametrize("argv", OPTIONS)
+def test_our_options_become_the_options_of_the_node(argv: str) -> None:
+    """Sizes in the units that people use, paths as the node finds them from any folder."""
+    options = agent(*argv.split(), "train.py").options
+    assert {name: getattr(options, name) for name in OPTIONS[argv]} == OPTIONS[argv]
+
+
+def test_a_store_alone_needs_no_script() -> None:
+    """It has an address and ports of its own."""
+    assert parse([*ENOUGH, "--store-only"], environ={}) == StoreCommand(
+        endpoint="driver:29400", secret_file=Path("job.secret")
     )
-    assert arguments.torchrun.module
-    assert arguments.torchrun.training_script == "train"
-    assert arguments.torchrun.training_script_args == ["--epochs", "3"]
-
-
-def test_what_torchrun_s_defaults_would_break_is_set() -> None:
-    """Its backend, its way with SIGTERM, its refusal to restart a task."""
-    arguments = agent("train.py").torchrun
-    assert arguments.rdzv_backend == "chicle"
-    assert arguments.max_restarts > 0
-
-
-def test_our_options_become_the_options_of_the_node(tmp_path: Path) -> None:
-    """Sizes in the units that people use."""
-    options = agent(
-        "--name", "rack1-n2", "--grace", "4.5", "--memory", "1.5GiB", "--log-dir", str(tmp_path), "train.py"
-    ).options
-    assert options.node == "rack1-n2"
-    assert options.grace_s == 4.5
-    assert options.memory_bytes == 3 << 29
-    assert options.log_dir == tmp_path
-    assert options.secret_file == Path("job.secret").absolute()
-
-
-def test_metrics_are_served_where_it_is_said() -> None:
-    """On this host alone, unless an address is given; nowhere by default."""
-    assert agent("train.py").options.metrics is None
-    assert agent("--metrics", "9464", "train.py").options.metrics == ("127.0.0.1", 9464)
-    assert agent("--metrics", "0.0.0.0:9464", "train.py").options.metrics == ("0.0.0.0", 9464)
-    with pytest.raises(argparse.ArgumentTypeError, match="write 9464"):
-        launch_args.metrics_address("everywhere")
-
-
-def test_certificates_are_those_of_a_folder() -> None:
-    """Chunks by TLS need them; without the options there is none."""
-    options = agent("--tls", "certificates", "--tls-bulk", "train.py").options
-    assert (options.tls, options.has_tls_bulk) == (Path("certificates").absolute(), True)
-    options = agent("train.py").options
-    assert (options.tls, options.has_tls_bulk) == (None, False)
-    with pytest.raises(UsageError, match="--tls-bulk needs the certificates of --tls FOLDER"):
-        agent("--tls-bulk", "train.py")
-
-
-def test_addresses_and_ports_are_those_of_the_options() -> None:
-    """torchrun's --local-addr is another name of --advertise."""
-    options = agent("--host", "0.0.0.0", "--advertise", "10.0.0.7", "--port-range", "29410-29449", "train.py").options
-    assert options.address == AddressOptions(host="0.0.0.0", advertise="10.0.0.7", ports=PortRange(29410, 29449))
-    assert agent("--local-addr", "10.0.0.8", "train.py").options.address.advertise == "10.0.0.8"
-    assert agent("--interface", "eth1", "train.py").options.address.interface == "eth1"
     command = parse([*ENOUGH, "--store-only", "--host", "::", "--port-range", "29400-29409"], environ={})
     assert isinstance(command, StoreCommand)
     assert command.address == AddressOptions(host="::", ports=PortRange(29400, 29409))
 
 
-@pytest.mark.parametrize("ports", ["29449-29410", "0-5", "29410", "1-70000", "a-b"])
-def test_a_range_of_ports_that_is_none_is_named(ports: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse prints it, and exits."""
-    with pytest.raises(SystemExit):
-        agent("--port-range", ports, "train.py")
-    assert "range of ports; write FIRST-LAST" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    "options", [("--interface", "eth0", "--host", "::"), ("--local-addr", "a", "--advertise", "b")]
+    ("environ", "named"),
+    [
+        ({"CHICLE_SECRET": "ab" * 32, "CHICLE_SECRET_FILE": "other.secret"}, None),
+        ({"CHICLE_SECRET_FILE": "/run/secrets/job"}, Path("/run/secrets/job")),
+    ],
 )
-def test_two_options_for_one_address_are_refused(options: tuple[str, ...]) -> None:
-    """One of them would be ignored."""
-    with pytest.raises(UsageError, match="leave"):
-        agent(*options, "train.py")
-
-
-def test_the_secret_of_the_environment_needs_no_file() -> None:
-    """A file that is named goes before it; its content shows in no option."""
-    environ = {"CHICLE_SECRET": "ab" * 32, "CHICLE_SECRET_FILE": "other.secret"}
+def test_the_secret_may_come_from_the_environment(environ: dict[str, str], named: Path | None) -> None:
+    """Itself, or the name of its file; an argument wins over both, and no option shows its content."""
     command = parse(["--rdzv-endpoint", "driver:29400", "train.py"], environ=environ)
     assert isinstance(command, AgentCommand)
-    assert command.options.secret_file is None
+    assert command.options.secret_file == named
     assert "abab" not in repr(command)
-    named = parse([*ENOUGH, "train.py"], environ=environ)
-    assert isinstance(named, AgentCommand)
-    assert named.options.secret_file == Path("job.secret").absolute()
-
-
-def test_a_job_is_saved_where_and_when_it_is_said(tmp_path: Path) -> None:
-    """By iterations, by seconds, or once a minute."""
-    folder = ("--checkpoint", str(tmp_path))
-    saved = {
-        every: agent(*folder, *(("--checkpoint-every", every) if every else ()), "train.py").options.checkpoint
-        for every in ("100", "2.5s", "")
-    }
-    assert saved["100"] == CheckpointSettings(folder=str(tmp_path), every_iterations=100)
-    assert saved["2.5s"] == CheckpointSettings(folder=str(tmp_path), every_s=2.5)
-    assert saved[""] == CheckpointSettings(folder=str(tmp_path))
-    assert agent("train.py").options.checkpoint is None
-    assert agent(*folder, "--resume", "train.py").options.wants_resume
-    at_url = agent("--checkpoint", "s3://bucket/job/", "train.py").options.checkpoint
-    assert at_url == CheckpointSettings(folder="s3://bucket/job")
-
-
-@pytest.mark.parametrize("every", ["0", "-1", "often", "0s", "ms", ""])
-def test_a_pace_that_is_none_is_refused(every: str) -> None:
-    """With examples of what can be written."""
-    with pytest.raises(argparse.ArgumentTypeError):
-        launch_args.checkpoint_interval(every)
-
-
-def test_the_secret_file_may_be_named_by_the_environment() -> None:
-    """An argument wins over it."""
-    argv = ["--rdzv-endpoint", "driver:29400", "train.py"]
-    command = parse(argv, environ={"CHICLE_SECRET_FILE": "/run/secrets/job"})
-    assert isinstance(command, AgentCommand)
-    assert command.options.secret_file == Path("/run/secrets/job")
-    both = parse([*ENOUGH, "train.py"], environ={"CHICLE_SECRET_FILE": "/run/secrets/job"})
+    both = parse([*ENOUGH, "train.py"], environ=environ)
     assert isinstance(both, AgentCommand)
-    assert both.options.secret_file.name == "job.secret"
+    assert both.options.secret_file == Path("job.secret").absolute()
 
 
 def test_names_of_nodes_differ_by_default() -> None:
@@ -174,6 +122,9 @@ def test_names_of_nodes_differ_by_default() -> None:
         ([*ENOUGH, "--name", "a/b", "train.py"], "is not a valid node name"),
         (["--rdzv-endpoint", "driver:port", "--secret-file", "s", "train.py"], "is not HOST:PORT"),
         ([*ENOUGH, "--store-only", "train.py"], "--store-only runs no script"),
+        ([*ENOUGH, "--tls-bulk", "train.py"], "--tls-bulk needs the certificates of --tls FOLDER"),
+        ([*ENOUGH, "--interface", "eth0", "--host", "::", "train.py"], "leave"),
+        ([*ENOUGH, "--local-addr", "a", "--advertise", "b", "train.py"], "leave"),
     ],
 )
 def test_what_cannot_work_is_an_error_that_says_what_to_write(argv: list[str], message: str) -> None:
@@ -183,20 +134,25 @@ def test_what_cannot_work_is_an_error_that_says_what_to_write(argv: list[str], m
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("argv", [["--grace", "0"], ["--grace", "soon"], ["--memory", "lots"], ["--memory", "0"]])
-def test_values_that_are_none_are_refused_by_the_parser(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+REFUSED = {
+    "--grace": ["0", "soon"],
+    "--memory": ["lots", "0"],
+    "--metrics": ["everywhere"],
+    "--checkpoint-every": ["0", "-1", "often", "0s", "ms", ""],
+    "--port-range": ["29449-29410", "0-5", "29410", "1-70000", "a-b"],
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [(option, value) for option, values in REFUSED.items() for value in values]
+)
+def test_values_that_are_none_are_refused_by_the_parser(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the usage, as torchrun does."""
     with pytest.raises(SystemExit):
-        parse([*ENOUGH, *argv, "train.py"], environ={})
-    assert f"argument {argv[0]}" in capsys.readouterr().err
-
-
-def test_the_store_alone_needs_no_script() -> None:
-    """And an option of that name behind the script is the script's."""
-    assert parse([*ENOUGH, "--store-only"], environ={}) == StoreCommand(
-        endpoint="driver:29400", secret_file=Path("job.secret")
-    )
-    assert agent("train.py", "--store-only").torchrun.training_script_args == ["--store-only"]
+        agent(option, value, "train.py")
+    assert f"argument {option}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -205,10 +161,3 @@ def test_the_store_alone_needs_no_script() -> None:
 def test_sizes_are_read_in_the_usual_spellings(text: str, size: int) -> None:
     """Powers of 1024."""
     assert launch_args.size_bytes(text) == size
-
-
-def test_the_parser_is_torchrun_s() -> None:
-    """So options of later versions of torch are there by themselves."""
-    assert isinstance(launch_args.parser(), argparse.ArgumentParser)
-    assert "--rdzv-conf" in launch_args.parser().format_help()
-    assert "--secret-file" in launch_args.parser().format_help()

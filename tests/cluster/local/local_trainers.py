@@ -29,6 +29,7 @@ from chicle_elastic.policies.base import (
 from chicle_elastic.solvers.base import Budget, Context, Report, Solver, Update
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.values import PolicyAction
+from tests.cluster.train_svm import Solve, with_solve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +38,12 @@ class TalkativeCocoa(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, which says more."""
-        solver = LinearTrainer.solver(self, ctx)
-        solve = solver.solve
 
-        def talkative_solve(model: Array, budget: Budget) -> Update:
+        def talkative_solve(solve: Solve, model: Array, budget: Budget) -> Update:
             update = solve(model, budget)
             return replace(update, metrics={**update.metrics, "mine": 1.0})
 
-        solver.solve = talkative_solve  # type: ignore[method-assign]
-        return solver
+        return with_solve(LinearTrainer.solver(self, ctx), talkative_solve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +55,15 @@ class HangingCocoa(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, which hangs."""
-        solver = LinearTrainer.solver(self, ctx)
-        solve = solver.solve
 
-        def hanging_solve(model: Array, budget: Budget) -> Update:
+        def hanging_solve(solve: Solve, model: Array, budget: Budget) -> Update:
             if budget.iteration == self.hangs_at and ctx.name.startswith("n"):  # not while a task warms up
                 if ctx.name == "n0":
                     os.kill(self.driver_pid, signal.SIGINT)
                 threading.Event().wait()
             return solve(model, budget)
 
-        solver.solve = hanging_solve  # type: ignore[method-assign]
-        return solver
+        return with_solve(LinearTrainer.solver(self, ctx), hanging_solve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +75,13 @@ class FaultyCocoa(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, with a fault."""
-        solver = LinearTrainer.solver(self, ctx)
-        solve = solver.solve
 
-        def faulty_solve(model: Array, budget: Budget) -> Update:
+        def faulty_solve(solve: Solve, model: Array, budget: Budget) -> Update:
             if budget.iteration == self.raise_at and ctx.name in self.nodes:
                 raise ZeroDivisionError("the fault of the test")
             return solve(model, budget)
 
-        solver.solve = faulty_solve  # type: ignore[method-assign]
-        return solver
+        return with_solve(LinearTrainer.solver(self, ctx), faulty_solve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +90,14 @@ class GreedyCocoa(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, with a leak."""
-        solver = LinearTrainer.solver(self, ctx)
         taken: list[bytes] = []
 
-        def greedy_solve(model: Array, budget: Budget) -> Update:
+        def greedy_solve(solve: Solve, model: Array, budget: Budget) -> Update:
             Path("/proc/self/oom_score_adj").write_text("1000")
             while True:
                 taken.append(os.urandom(1 << 20))
 
-        solver.solve = greedy_solve  # type: ignore[method-assign]
-        return solver
+        return with_solve(LinearTrainer.solver(self, ctx), greedy_solve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +121,13 @@ class UnevenCocoa(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, slowed down on that node."""
-        solver = LinearTrainer.solver(self, ctx)
-        solve = solver.solve
 
-        def slow_solve(model: Array, budget: Budget) -> Update:
+        def slow_solve(solve: Solve, model: Array, budget: Budget) -> Update:
             if ctx.name == self.slow_node:
                 time.sleep(self.slow_s)
             return solve(model, budget)
 
-        solver.solve = slow_solve  # type: ignore[method-assign]
-        return solver
+        return with_solve(LinearTrainer.solver(self, ctx), slow_solve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,15 +173,12 @@ class TunedCocoa(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA."""
-        solver = LinearTrainer.solver(self, ctx)
-        solve = solver.solve
 
-        def echoing_solve(model: Array, budget: Budget) -> Update:
+        def echoing_solve(solve: Solve, model: Array, budget: Budget) -> Update:
             update = solve(model, budget)
             return replace(update, metrics={**update.metrics, "echo": budget.parameters.get("echo", 1.0)})
 
-        solver.solve = echoing_solve  # type: ignore[method-assign]
-        return solver
+        return with_solve(LinearTrainer.solver(self, ctx), echoing_solve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

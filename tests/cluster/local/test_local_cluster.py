@@ -46,9 +46,9 @@ from tests.cluster.local.local_trainers import (
     WaitingCocoa,
 )
 from tests.cluster.train_svm import PacedLinear, breast_cancer
-from tests.timeouts import timeout_s
+from tests.harness.forked import is_alive
+from tests.timeouts import comes, timeout_s
 
-POLL_S = 0.01
 ROOT = Path(__file__).parents[3]
 
 
@@ -95,14 +95,6 @@ def tasks_are(count: int) -> Any:
 
 def nothing() -> None:
     """An action."""
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_job_has_the_outcome_of_one_task(cluster: LocalCluster) -> None:
@@ -469,7 +461,4 @@ def test_nothing_is_left_of_a_cluster_whose_driver_is_killed() -> None:
         session = os.getsid(pids[0])  # that of the server, which leads it
         assert session != os.getsid(0)
         driver.kill()
-    end_s = time.monotonic() + 3.0
-    while any(map(is_alive, [session, *pids])) and time.monotonic() < end_s:
-        time.sleep(POLL_S)
-    assert not [pid for pid in (session, *pids) if is_alive(pid)]
+    assert comes(lambda: not any(map(is_alive, [session, *pids])), 3)

@@ -1,12 +1,10 @@
 """The examples of the page on policies: they run as they stand there, in process and on a local cluster."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.house.sources import ROOT
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 PAGE = ROOT / "docs/how-to/write-a-policy.md"
 
@@ -15,11 +13,7 @@ def run(block: str, folder: Path) -> str:
     """What a block prints as a script of a user, in another folder."""
     script = folder / "mine.py"
     script.write_text(block, encoding="utf-8")
-    ended = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=timeout_s(120), check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    return run_python(str(script), seconds=120, cwd=folder).stdout
 
 
 def test_the_policy_of_the_page_runs_in_process_and_on_a_cluster(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.cluster.local.local_trainers import FaultyCocoa, WaitingCocoa
 from tests.cluster.train_svm import breast_cancer
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,7 @@ def names(pids: set[int]) -> list[str]:
 
 def is_gone(pid: int) -> bool:
     """Whether a process ends soon."""
-    end_s = time.monotonic() + timeout_s(5)
-    while Path(f"/proc/{pid}").exists():
-        if time.monotonic() > end_s:
-            return False
-        time.sleep(0.01)
-    return True
+    return comes(lambda: not Path(f"/proc/{pid}").exists(), 5)
 
 
 def test_the_next_jobs_have_the_same_processes_and_nothing_piles_up(cluster: LocalCluster) -> None:

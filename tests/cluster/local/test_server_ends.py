@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.cluster.train_svm import PacedLinear
 from tests.control_group import run_with_memory
+from tests.programs import run_python
 
 __all__ = ["run_with_memory"]
 IN_SERVER = "import sys\nif sys.orig_argv[1:2] == ['-c']:\n    "
@@ -89,7 +89,7 @@ def test_processes_without_descriptors_say_so(num_descriptors: int) -> None:
         f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, ({num_descriptors}, {num_descriptors}))\n"
         "from estimators import ChicleSVM\nChicleSVM(n_workers=2).fit([[1.0], [2.0], [3.0], [4.0]], [0, 0, 1, 1])"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    run = run_python("-c", program, code=None)
     last_error = run.stderr.rpartition("PeerLostError:")[2]
     assert "Too many open files" in last_error
 

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import queue
 import socket
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -13,7 +12,7 @@ import pytest
 
 from chicle_elastic.cluster.net.cloud_notices import CloudNotice, NoticeWatch, grace_of
 from tests.cluster.net.metadata_server import MetadataServer, metadata_server
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 NOW = datetime(2026, 11, 23, 8, 20, tzinfo=UTC)
 LATER = datetime(2026, 11, 23, 8, 22, tzinfo=UTC)
@@ -187,10 +186,7 @@ def test_a_port_that_is_closed_ends_nothing(caplog: pytest.LogCaptureFixture) ->
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and does not listen
         with watch("auto", f"http://127.0.0.1:{closed.getsockname()[1]}") as notices:
-            end_s = time.monotonic() + timeout_s(30)
-            while "does not answer as it should" not in caplog.text:
-                assert time.monotonic() < end_s
-                time.sleep(0.01)
+            assert comes(lambda: "does not answer as it should" in caplog.text, 30)
             assert notices.empty()
 
 

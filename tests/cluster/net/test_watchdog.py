@@ -9,13 +9,11 @@ from contextlib import ExitStack
 import pytest
 
 from chicle_elastic.cluster.net.event_loop import EventLoop
-from chicle_elastic.cluster.net.peers import PeerLinks, new_incarnation
 from chicle_elastic.cluster.net.watchdog import REST_S, SlowHandler
-from chicle_elastic.ids import NodeId
 from chicle_elastic.testing.virtual_clock import VirtualClock
-from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
-from chicle_elastic.transports.selector import Endpoints
+from tests.cluster.loops import turn_until
+from tests.cluster.net.linked_agents import Agent
 from tests.timeouts import timeout_s
 
 
@@ -82,8 +80,7 @@ def test_timers_and_results_of_workers_have_names(stage: Stage) -> None:
     has_worked = threading.Event()
     stage.loop.work(has_worked.set, lambda _: stage.plan(0.4))
     assert has_worked.wait(timeout_s(10))
-    while len(stage.told) < 2:
-        stage.loop.turn(0.05)
+    turn_until(lambda: len(stage.told) == 2, stage.loop)
     assert stage.told[0].handler == "Stage.plan"
     assert "test_timers_and_results_of_workers_have_names" in stage.told[1].handler
 
@@ -102,58 +99,20 @@ def test_a_handler_that_raises_is_judged_as_well(stage: Stage) -> None:
     assert stage.loop.busy_since_s is None
 
 
-class Users:
-    """Callbacks of peer links: who is up, who is gone."""
-
-    def __init__(self) -> None:
-        self.up = threading.Event()
-        self.down: list[str] = []
-
-    def peer_up(self, peer: object) -> None:
-        self.up.set()
-
-    def peer_down(self, peer: object, reason: str) -> None:
-        self.down.append(reason)
-
-    def peer_says(self, peer: object, message: object) -> None:
-        raise AssertionError(message)
-
-    def refused(self, who: str, reason: str) -> None:
-        raise AssertionError(reason)
-
-
-HERE = NodeAddress(bind="127.0.0.1", advertise="127.0.0.1")
-
-
 def test_a_busy_agent_is_heard_of() -> None:
     """One handler of a holds its loop until b has heard five times from a, which only another thread can tell it."""
     secret = JobSecret.generate()
     with ExitStack() as stack:
-        loops = [stack.enter_context(EventLoop(name=f"chicle-test-{name}")) for name in "ab"]
-        users = [Users(), Users()]
-        ends = [
-            PeerLinks(loop, secret, node=NodeId(name), address=HERE, round_store="127.0.0.1:9", users=user)
-            for loop, name, user in zip(loops, "ab", users, strict=True)
-        ]
-        for end, name in zip(ends, "ab", strict=True):
-            end.open(
-                life=new_incarnation(NodeId(name)), endpoints=Endpoints(host="here", tcp="tcp://127.0.0.1:1"), job={}
-            )
-            stack.callback(end.end_life)
-        ends[1].dial(ends[0].address)
-        while not (users[0].up.is_set() and users[1].up.is_set()):
-            for loop in loops:
-                loop.turn(0.01)
+        a, b = (Agent(name, secret, stack) for name in "ab")
+        b.dial(a)
+        turn_until(lambda: a.told and b.told, a.loop, b.loop)
         is_over = threading.Event()
-        num_heard = 0
 
         def listen() -> None:
-            nonlocal num_heard
-            while num_heard < 5:
-                heard_s = ends[1].peers[NodeId("a")].heard_s
-                while ends[1].peers[NodeId("a")].heard_s == heard_s:
-                    loops[1].turn(0.05)
-                num_heard += 1
+            for _ in range(5):
+                heard_s = b.links.peers[a.node].heard_s
+                while b.links.peers[a.node].heard_s == heard_s:
+                    b.loop.turn(0.05)
             is_over.set()
 
         listener = threading.Thread(target=listen, daemon=True)
@@ -162,8 +121,7 @@ def test_a_busy_agent_is_heard_of() -> None:
             listener.start()
             assert is_over.wait(timeout_s(20)), "b hears nothing while a is busy"
 
-        loops[0].soon(plan)
-        loops[0].turn(0.0)
+        a.loop.soon(plan)
+        a.loop.turn(0.0)
         listener.join()
-        assert num_heard == 5
-        assert not users[1].down
+        assert b.told == [f"{a.life} is up"]

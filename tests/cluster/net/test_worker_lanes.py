@@ -11,7 +11,7 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import BULK_PER_PEER, NUM_WORKERS, Lane
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.ids import NodeId
-from tests.cluster.transfer.test_chunk_manager import turn_until
+from tests.cluster.loops import turn_until
 from tests.timeouts import timeout_s
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -72,7 +72,7 @@ def test_a_claim_does_not_wait_behind_chunks(loop: EventLoop, portions: Portions
     portions.await_started(NUM_WORKERS[Lane.BULK])
     answers: list[str] = []
     loop.work(lambda: "granted", lambda future: answers.append(future.result()), lane=lane)
-    turn_until(loop, lambda: bool(answers))
+    turn_until(lambda: bool(answers), loop)
     assert answers == ["granted"]
     assert portions.ended == []
 
@@ -91,7 +91,7 @@ def test_all_portions_of_a_peer_come(loop: EventLoop, portions: Portions) -> Non
     come: list[int] = []
     for number in range(NUM_PORTIONS):
         loop.work(lambda number=number: come.append(number), lambda _: None, peer=A)
-    turn_until(loop, lambda: len(come) == NUM_PORTIONS)
+    turn_until(lambda: len(come) == NUM_PORTIONS, loop)
     assert sorted(come) == list(range(NUM_PORTIONS))
 
 
@@ -107,7 +107,7 @@ def test_an_exception_that_no_caller_asks_for_is_in_the_log(
 
     with caplog.at_level(logging.ERROR):
         loop.work(break_down, done.append, **where)
-        turn_until(loop, lambda: bool(done))
+        turn_until(lambda: bool(done), loop)
     assert isinstance(done[0].exception(), KeyError)
     [record] = caplog.records
     assert "break_down" in record.exc_text
@@ -123,7 +123,7 @@ def test_an_error_that_callers_expect_is_theirs(loop: EventLoop, caplog: pytest.
 
     with caplog.at_level(logging.ERROR):
         loop.work(lose, done.append, lane=Lane.DIAL)
-        turn_until(loop, lambda: bool(done))
+        turn_until(lambda: bool(done), loop)
     assert isinstance(done[0].exception(), PeerLostError)
     assert not caplog.records
 

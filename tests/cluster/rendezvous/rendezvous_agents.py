@@ -1,7 +1,6 @@
 """Rendezvous handlers on a real store, and what they do in threads of their own."""
 
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.secret import JobSecret
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 RUN_ID = "job"
 STATE_KEY = f"chicle/{RUN_ID}/rendezvous"
@@ -90,12 +89,12 @@ def join(handlers: Iterable[ChicleRendezvousHandler]) -> list[RendezvousInfo]:
 
 def wait_for(connection: StoreConnection) -> None:
     """Return once an operation succeeds again."""
-    end_s = time.monotonic() + timeout_s(20)
-    while True:
+
+    def succeeds() -> bool:
         try:
             connection.compare_set("key", "", "")
         except StoreUnreachableError:
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
-        else:
-            return
+            return False
+        return True
+
+    assert comes(succeeds, 20)

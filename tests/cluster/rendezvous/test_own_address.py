@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import UsageError
 from chicle_elastic.transports.addresses import PortRange
 from chicle_elastic.transports.node_address import NodeAddress, interface_addresses
-from tests.timeouts import timeout_s
+from tests.programs import run
 
 ENDPOINT = "127.0.0.1:29400"
 ROOT = Path(__file__).parents[3]
@@ -172,11 +171,4 @@ ip address add 10.77.1.1/24 dev data0
 ip -6 address add fd77::1/64 dev data0 nodad
 exec {sys.executable} -c '{NAMESPACE.replace("'", '"')}'
 """
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", "--uts", "sh", "-c", setup],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(100),
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
+    run("unshare", "--net", "--mount", "--uts", "sh", "-c", setup, seconds=100, cwd=ROOT)

@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-import time
 
 import pytest
 
@@ -15,9 +14,10 @@ from chicle_elastic.cluster.rendezvous.store import StoreServer, parse_endpoint
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.testing.virtual_clock import VirtualClock
 from chicle_elastic.transports.secret import JobSecret
 from tests.cluster.rendezvous.rendezvous_agents import wait_for
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 N0 = NodeId("n0")
 CONTACT = Contact(life="n0#1", address="tcp://127.0.0.1:1")
@@ -66,7 +66,7 @@ def test_in_the_back_off_operations_fail_without_an_attempt() -> None:
     """Else every thread of an agent could wait for a silent host at the same time."""
     with StoreServer() as host:
         endpoint = host.endpoint
-        connection = StoreConnection(endpoint, clock=_Stopped()).connect()
+        connection = StoreConnection(endpoint, clock=VirtualClock()).connect()
     for _ in range(2):
         with pytest.raises(StoreUnreachableError):
             reads(connection, "key")
@@ -141,12 +141,10 @@ def test_a_store_that_nobody_can_have_known_grants_a_term_at_once_and_another_on
         endpoint = host.endpoint
     monkeypatch.setattr(store, "RESTORE_S", 0.2)
     with StoreServer(endpoint):
-        newcomer, end_s = terms(StoreConnection(endpoint), secret), time.monotonic() + timeout_s(10.0)
+        newcomer = terms(StoreConnection(endpoint), secret)
         with pytest.raises(StoreUnreachableError, match="has just begun"):
             newcomer.claim(1, CONTACT, ("n0#1",), known=0)
-        while not is_granted_at(newcomer):
-            assert time.monotonic() < end_s
-            time.sleep(0.05)
+        assert comes(lambda: is_granted_at(newcomer), 10)
 
 
 def is_granted_at(newcomer: TermStore) -> bool:
@@ -155,14 +153,6 @@ def is_granted_at(newcomer: TermStore) -> bool:
         return newcomer.claim(1, CONTACT, ("n0#1",), known=0)[0]
     except StoreUnreachableError:
         return False
-
-
-class _Stopped:
-    """A clock that stands still."""
-
-    def now(self) -> float:
-        """Always the same."""
-        return 1.0
 
 
 class _Relay:

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from chicle_elastic.cluster.rendezvous.handler import create_handler
 from chicle_elastic.cluster.rendezvous.store import StoreServer, parse_endpoint
 from chicle_elastic.errors import UsageError
 from tests.cluster.rendezvous.rendezvous_agents import party, results, start
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 TASK = """
 import datetime, json, os, pathlib, sys, time
@@ -75,9 +74,9 @@ def test_who_comes_late_is_counted_as_waiting_and_let_in_by_the_next_round() -> 
         results([start(first), start(second)])
         assert [first.num_nodes_waiting(), second.num_nodes_waiting()] == [0, 0]
         late = start(joiner)
-        _until(lambda: first.num_nodes_waiting() == 1)
+        assert comes(lambda: first.num_nodes_waiting() == 1)
         again = start(first)
-        _until(lambda: second.num_nodes_waiting() == 1)
+        assert comes(lambda: second.num_nodes_waiting() == 1)
         infos = results([again, start(second), late])
         assert {info.world_size for info in infos} == {3}
         assert {infos[0].rank, infos[1].rank} == {0, 1}, "who came first in the first round is a race"
@@ -162,13 +161,5 @@ def _torchrun(host: StoreServer, folder: Path, nnodes: str, script: Path) -> Ite
 
 def _wait_for(path: Path) -> float:
     """What a task wrote."""
-    _until(path.exists)
+    assert comes(path.exists)
     return float(json.loads(path.read_text()))
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process or thread brings about."""
-    deadline_s = time.monotonic() + timeout_s(60)
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.005)

@@ -12,17 +12,10 @@ from chicle_elastic.cluster.transfer.allocation import AllocationQueue
 from chicle_elastic.errors import CapacityError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.chunk_store import ChunkStore
-from tests.cluster.transfer.test_chunk_manager import turn_until
+from tests.cluster.loops import turn_until
 from tests.timeouts import timeout_s
 
 SLOT_BYTES = 4096
-
-
-@pytest.fixture
-def loop() -> Iterator[EventLoop]:
-    """A loop."""
-    with EventLoop() as loop:
-        yield loop
 
 
 @pytest.fixture
@@ -45,7 +38,7 @@ def test_orders_begin_in_turn_with_slots_for_all(loop: EventLoop, store: ChunkSt
     for name, num_slots in (("first", 2), ("second", 1), ("free", 0)):
         room.put(note(name), num_slots=num_slots)
     assert (len(room), len(begun)) == (3, 1)
-    turn_until(loop, lambda: not room)
+    turn_until(lambda: not room, loop)
     assert begun[1:] == [("first", 4), ("second", 4), ("free", 4)]
     room.put(note("there is room"), num_slots=1)
     loop.turn(0.0)
@@ -70,7 +63,7 @@ def test_the_loop_turns_while_memory_is_taken(loop: EventLoop, store: ChunkStore
     loop.turn(0.0)
     assert begun == []
     is_slow.set()
-    turn_until(loop, lambda: not room)
+    turn_until(lambda: not room, loop)
     assert begun == ["first", "second"]
     assert store.slot_stats().free >= 3
 
@@ -88,7 +81,7 @@ def test_where_there_is_no_memory_orders_begin_and_find_none(loop: EventLoop, st
 
     for number in range(10):
         room.put(functools.partial(reserve, ChunkId(number)), num_slots=1)
-    turn_until(loop, lambda: not room)
+    turn_until(lambda: not room, loop)
     assert refused == [8, 9]
 
 
@@ -100,7 +93,7 @@ def test_what_is_not_wanted_any_more_never_begins(loop: EventLoop, store: ChunkS
     loop.turn(0.0)
     room.clear()
     room.put(lambda: begun.append("new"), num_slots=1)
-    turn_until(loop, lambda: bool(begun))
+    turn_until(lambda: bool(begun), loop)
     assert begun == ["new"]
 
 

@@ -9,7 +9,7 @@ from chicle_elastic.cluster.net.event_file import SUFFIX
 from tests.cluster.faults.chaos_jobs import end, start, wait_for_members
 from tests.harness.chaos_nodes import ChaosNode, ChaosNodes
 from tests.harness.faults import Fault, read_fired
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 
 def is_missed(members: list[ChaosNode], name: str) -> bool:
@@ -38,10 +38,10 @@ def test_a_fault_while_rows_travel_ahead_loses_no_sample(
     name = "n2" if victim == NEWCOMER else members[victim].name
     nodes.arm([Fault(name="a", node=name, step=step, action=action)])
     members.append(nodes.start())
-    assert nodes.wait_until(lambda: bool(read_fired(nodes.fired)), timeout_s(30)), "the fault never struck"
+    assert comes(lambda: bool(read_fired(nodes.fired)), 30), "the fault never struck"
     dead = members.pop(victim) if action == "kill" else None
     if dead is not None:  # the job may end before anybody has missed it
-        assert nodes.wait_until(lambda: is_missed(members, dead.name), timeout_s(30)), members[0].output()
+        assert comes(lambda: is_missed(members, dead.name), 30), members[0].output()
     evidence = end(nodes, members)
     if dead is not None:
         assert dead.exit_code == -signal.SIGKILL
@@ -55,10 +55,10 @@ def test_a_source_that_leaves_while_its_rows_are_read_loses_no_sample(nodes: Cha
     members = start(nodes, 2)
     nodes.arm([Fault(name="a", node="n2", step="rows.before_fetch", action="delay", seconds=4.0)])
     members.append(nodes.start())
-    assert nodes.wait_until(lambda: bool(read_fired(nodes.fired)), timeout_s(30)), "the fault never struck"
+    assert comes(lambda: bool(read_fired(nodes.fired)), 30), "the fault never struck"
     source = members.pop(leaver)
     source.send(signal.SIGTERM, to_agent=True)
-    assert nodes.wait_until(lambda: not source.is_running, timeout_s(30)), source.output()
+    assert comes(lambda: not source.is_running, 30), source.output()
     evidence = end(nodes, members)
     assert source.exit_code == 0
     assert not evidence.lost

@@ -2,28 +2,18 @@
 
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.transfer.result_batch import WAIT_S, ResultBatch
-
-
-class Clock:
-    """Stands still until it is told otherwise."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def now(self) -> float:
-        """Seconds."""
-        return self.now_s
+from chicle_elastic.testing.virtual_clock import VirtualClock
 
 
 def test_items_that_come_together_arrive_together_and_in_their_order() -> None:
     """And none before the loop turns: it is its thread that takes them."""
     taken: list[list[int]] = []
-    clock = Clock()
+    clock = VirtualClock()
     with EventLoop(clock=clock) as loop:
         handover = ResultBatch(loop, taken.append)
         handover.add(1)
         handover.add(2)
-        clock.now_s = WAIT_S
+        clock.advance(WAIT_S)
         handover.add(3)
         assert taken == []
         loop.turn(0.0)

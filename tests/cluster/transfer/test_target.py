@@ -2,96 +2,23 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from chicle_elastic.chunks.layout import encoded_bytes
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.cluster.net import fault_points
-from chicle_elastic.cluster.net.event_loop import EventLoop
-from chicle_elastic.cluster.net.peers import Peer
-from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
 from chicle_elastic.cluster.transfer.protocol import Order
 from chicle_elastic.errors import ProtocolError
-from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.store.chunk_store import ChunkStore
-from chicle_elastic.transports.secret import JobSecret
-from chicle_elastic.transports.selector import TransportSelector
-from chicle_elastic.values import StateVersion
-from tests.chunk_slots import bytes_in_slot, chunk_in_slot, put_chunk
-from tests.harness import chaos_app
+from tests.chunk_slots import bytes_in_slot, chunk_in_slot
+from tests.cluster.transfer.transfer_nodes import CHUNK, OTHER, SOURCE, TARGET, Pair
 from tests.timeouts import timeout_s
 
-SOURCE, TARGET = NodeId("n0"), NodeId("n1")
-CHUNK, OTHER = ChunkId(0), ChunkId(1)
 ROWS = effects.PrecopyChunk(chunk=CHUNK, source=SOURCE, target=TARGET, round=3, number=1)
 COPY = effects.CopyChunk(chunk=CHUNK, source=SOURCE, target=TARGET, round=4)
 COPIED = events.ChunksCopied(chunks=(CHUNK,), source=SOURCE, target=TARGET, round=4)
-VERSION = StateVersion(2, 7)
-
-
-class Node:
-    """A node: its memory, what it answers, and its word to the other one, which gets it when the test says so."""
-
-    def __init__(self, name: NodeId, loop: EventLoop, store: ChunkStore, transports: TransportSelector) -> None:
-        self.answers: list[events.Event] = []
-        self.said: list[dict[str, Any]] = []
-        self.has_link = True
-        self.store = store
-        self.peer = Peer(life=f"{name}#1", link=None, heard_s=0.0, said_s=0.0, endpoints=transports.endpoints)  # type: ignore[arg-type]
-        self.memory = ChunkManager(
-            loop,
-            node=name,
-            store=store,
-            transports=transports,
-            sizes=(store.slot_bytes, store.slot_bytes),
-            say=self.answers.append,
-            tell_task=lambda message, descriptor: None,
-            tell_peer=self._tell,
-        )
-
-    def _tell(self, node: NodeId, kind: str, fields: dict[str, Any]) -> bool:
-        assert kind == "places"
-        if self.has_link:
-            self.said.append(fields)
-        return self.has_link
-
-
-class Pair:
-    """A source that holds the chunk, and a target. Called as if the log had brought the order to both."""
-
-    def __init__(self, loop: EventLoop, source: Node, target: Node) -> None:
-        self.loop, self.source, self.target = loop, source, target
-
-    def turn_until(self, is_there: Callable[[], bool]) -> None:
-        """Let the loop turn until something holds."""
-        end_s = self.loop.now() + timeout_s(10)
-        while not is_there():
-            assert self.loop.now() < end_s
-            self.loop.turn(0.05)
-
-    def serve(self, order: Order) -> dict[str, Any]:
-        """What the source says of an order."""
-        self.source.said.clear()
-        self.source.memory.serving.serve(order, version=VERSION)
-        self.turn_until(lambda: bool(self.source.said))
-        return self.source.said[-1]
-
-    def order(self, order: Order) -> None:
-        """Both ends have the order, and the target the word of the source."""
-        self.target.memory.fetch(order)
-        self.target.memory.places(self.source.peer, self.serve(order))
-
-    def answers(self) -> list[events.Event]:
-        """Those of the target, once there are any."""
-        self.turn_until(lambda: bool(self.target.answers))
-        answers, self.target.answers[:] = list(self.target.answers), []
-        return answers
 
 
 class Gate:
@@ -114,27 +41,6 @@ class Gate:
             assert self._opened.wait(timeout_s(10))
             if self._fails:
                 raise ConnectionError("nothing comes")
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Two nodes in this process, with transports between them."""
-    X, y = chaos_app.data()
-    chunk = ArraySource(X, y, max_tasks=1).load(0, StateSpec(outputs=1, width=1, dtype="float64"))  # type: ignore[arg-type]
-    secret = JobSecret.load_or_create(tmp_path / "job.secret")
-    sizes = {"slot_bytes": encoded_bytes(chunk), "capacity_bytes": 1 << 22, "arena_bytes": 1 << 20}
-    with (
-        TransportSelector(secret, name=SOURCE) as of_source,
-        TransportSelector(secret, name=TARGET) as of_target,
-        ChunkStore(**sizes) as at_source,
-        ChunkStore(**sizes) as at_target,
-    ):
-        put_chunk(at_source, chunk)
-        with EventLoop() as loop:
-            pair = Pair(loop, Node(SOURCE, loop, at_source, of_source), Node(TARGET, loop, at_target, of_target))
-            pair.source.memory.offer_arenas()
-            yield pair
-            pair.target.memory.end_life({})
 
 
 @pytest.fixture

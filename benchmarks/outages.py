@@ -1,6 +1,6 @@
 """How long outages that last keep a job of four nodes from its iterations, measured on the hosts of the lab.
 
-    python -m tests.hosts.outage_times --seconds 60 --only "leader alone" --only "pair cut"
+    python -m benchmarks.outages --seconds 60 --only "leader alone" --only "pair cut"
 
 Prints a line for each outage: the longest time between two iterations of the nodes that go on, from the cut to the
 healing, and the time from the healing to the first iteration of all nodes. It asserts nothing of times; it needs root,
@@ -103,7 +103,7 @@ def leader_and_store(job: Job, members: Sequence[Node]) -> float:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.hosts.outage_times", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m benchmarks.outages", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long links are down; default: %(default)s")
     parser.add_argument("--only", action="append", help="an outage; by default all of them")
