@@ -92,7 +92,7 @@ def _estimator(component: Callable[..., specs.AppDef]) -> Callable[..., specs.Ap
 
 
 @_estimator
-def svm(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignore[empty-body]
+def svm(train: str, out: str, *solver: str) -> specs.AppDef:
     """Train a linear support vector machine (ChicleSVM) on nodes that may come and go.
 
     Writes OUT/model.npz (for ChicleSVM.load), and the event files and TensorBoard scalars of the nodes to OUT/nodes.
@@ -105,7 +105,7 @@ def svm(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignore[emp
 
 
 @_estimator
-def logistic(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignore[empty-body]
+def logistic(train: str, out: str, *solver: str) -> specs.AppDef:
     """Train logistic regression (ChicleLogisticRegression) on nodes that may come and go.
 
     Writes OUT/model.npz (for ChicleLogisticRegression.load), and the event files of the nodes to OUT/nodes.
@@ -118,7 +118,7 @@ def logistic(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignor
 
 
 @_estimator
-def cnn(train: str, out: str, *solver: str) -> specs.AppDef:  # type: ignore[empty-body]
+def cnn(train: str, out: str, *solver: str) -> specs.AppDef:
     """Train a small network on images (ChicleCNNClassifier) on nodes that may come and go.
 
     Writes OUT/model.npz (for ChicleCNNClassifier.load), and the event files of the nodes to OUT/nodes.
