@@ -232,7 +232,9 @@ class LinearClassifier(
         )
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
+        from chicle_elastic.solvers.linear.newton.margins import margin_loss
         from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
+        from chicle_elastic.solvers.linear.objectives import Loss
         from chicle_elastic.solvers.linear.trainer import LinearTrainer
         from estimators.place import threads_of
 
@@ -251,7 +253,7 @@ class LinearClassifier(
             num_threads = threads_of(runtime) if self.n_threads is None else int(self.n_threads)
             return LinearTrainer(**shared, num_threads=num_threads, algorithm=self.algorithm)
         require_auto(self, "an l1 penalty")
-        return L1Trainer(**shared, l1_ratio=l1_ratio)
+        return L1Trainer(**{**shared, "loss": margin_loss(Loss.named(shared["loss"])), "l1_ratio": l1_ratio})
 
     def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:
         """Return further arguments of `run_job`: the state to begin with, and whether it is kept."""

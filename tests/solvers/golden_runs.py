@@ -34,7 +34,9 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.methods import FEW_VALUES
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, RegressionTrainer
+from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     Huber,
@@ -71,6 +73,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "wide": {"rows": 150, "features": 2500, "density": 0.01},
 }
 
+SQUARED_HINGE = SmoothLoss(Loss.SQUARED_HINGE)
 LASSO = RegressionTrainer(
     loss=SquaredEpsilonInsensitive(), C=0.5, alpha=0.03, l1_ratio=1.0, is_mean=True, tol=1e-6, penalises_intercept=False
 )
@@ -80,10 +83,10 @@ TRAINERS: dict[str, Any] = {
     "modified huber": LinearTrainer(loss="modified_huber"),
     "logistic": LinearTrainer(loss="logistic", intercept_scaling=0.0),
     "logistic with an intercept": LinearTrainer(loss="logistic", penalises_intercept=False),
-    "squared hinge, l1": L1Trainer(loss="squared_hinge"),
-    "squared hinge, elastic net": L1Trainer(loss="squared_hinge", l1_ratio=0.5, penalises_intercept=True),
-    "logistic, l1": L1Trainer(loss="logistic"),
-    "logistic, elastic net": L1Trainer(loss="logistic", l1_ratio=0.5),
+    "squared hinge, l1": L1Trainer(loss=SQUARED_HINGE),
+    "squared hinge, elastic net": L1Trainer(loss=SQUARED_HINGE, l1_ratio=0.5, penalises_intercept=True),
+    "logistic, l1": L1Trainer(),
+    "logistic, elastic net": L1Trainer(l1_ratio=0.5),
     "softmax": MultinomialTrainer(),
     "ridge": RegressionTrainer(loss=SquaredEpsilonInsensitive(), alpha=2.0, tol=1e-6, penalises_intercept=False),
     "lasso": LASSO,
@@ -148,7 +151,7 @@ def data(trainer: str, layout: str, copy: int = 0) -> tuple[Any, Array]:
     scores = X @ rng.normal(size=(d, 3)) / np.sqrt(d * density) + rng.normal(size=(n, 3))
     if trainer.startswith("poisson"):
         y = rng.poisson(np.exp(0.5 * scores[:, 0])).astype(np.float64)
-    elif isinstance(TRAINERS[trainer], RegressionTrainer):
+    elif not getattr(TRAINERS[trainer], "is_of_classes", True):
         y = scores[:, 0] + 0.5
     elif trainer == "softmax":
         y = np.argmax(scores, axis=1).astype(np.int32)
@@ -172,13 +175,14 @@ def objective(name: str, layout: str, model: Array) -> float:
         return float(trainer.C * losses.sum() + 0.5 * (w * w).sum())
     w = w[0]
     scores = Z @ w + trainer.intercept_scaling * b[0]
-    if isinstance(trainer, RegressionTrainer) and trainer.l1_ratio:
+    is_of_classes = getattr(trainer, "is_of_classes", True)
+    if not is_of_classes and trainer.l1_ratio:
         penalty = trainer.alpha * (trainer.l1_ratio * np.abs(w).sum() + 0.5 * (1 - trainer.l1_ratio) * w @ w)
         if isinstance(trainer.loss, Poisson):
             return float((np.exp(scores) - y * scores - y + xlogy(y, y)).sum() + penalty)
         return float(0.5 * ((y - scores) ** 2).mean() + penalty)
     all_weights = np.append(w, b)
-    if isinstance(trainer, RegressionTrainer):
+    if not is_of_classes:
         if isinstance(trainer.loss, Huber):  # the best scale there is
             found = minimize_scalar(lambda log: trainer.loss.values(scores, y, np.exp(log)).sum(), bounds=(-5, 5))
             return float(found.fun + 0.5 * w @ w)
@@ -196,7 +200,7 @@ def objective(name: str, layout: str, model: Array) -> float:
         "squared_hinge": hinge**2,
         "logistic": np.logaddexp(0.0, -margins),
         "modified_huber": np.where(margins < -1.0, -4.0 * margins, hinge**2),
-    }[trainer.loss]
+    }[trainer.loss if isinstance(trainer.loss, str) else trainer.loss.loss.name.lower()]
     penalised = all_weights if trainer.penalises_intercept else w
     if isinstance(trainer, L1Trainer):
         share = trainer.l1_ratio

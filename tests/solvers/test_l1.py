@@ -16,6 +16,7 @@ from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1.columns import Columns
 from chicle_elastic.solvers.linear.l1.problem import working_set
 from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, Sum
 from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses
@@ -26,7 +27,7 @@ LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
 
 def problem_of(loss, *, l1_ratio=1.0, is_free=None):
     """As the estimators have it."""
-    trainer = L1Trainer(loss=loss.name.lower(), l1_ratio=l1_ratio)
+    trainer = L1Trainer(loss=SmoothLoss(loss), l1_ratio=l1_ratio)
     is_free = loss is Loss.LOGISTIC if is_free is None else is_free
     return dataclasses.replace(trainer, penalises_intercept=not is_free).problem
 
@@ -196,7 +197,7 @@ def test_certificates_that_are_refused_without_progress_end_the_job():
     assert len(InProcess().run(Job(trainer=endless, source=source, max_iterations=200)).history) == 200
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_columns_and_a_working_set_lead_to_the_same_objective(monkeypatch, loss):
     """Whichever is the less work: with no work for columns, with as much as they like, and as counted."""
     rng = np.random.default_rng(4)
@@ -205,7 +206,7 @@ def test_columns_and_a_working_set_lead_to_the_same_objective(monkeypatch, loss)
     outcomes, counted = [], Columns.work_of_products
     for work in (lambda *_: 0.0, lambda *_: np.inf, counted):
         monkeypatch.setattr(Columns, "work_of_products", work)
-        trainer = L1Trainer(loss=loss, C=0.5, tol=1e-8)
+        trainer = L1Trainer(loss=SmoothLoss(loss), C=0.5, tol=1e-8)
         outcomes.append(
             InProcess().run(Job(trainer=trainer, source=ArraySource(X, y, num_classes=2), max_iterations=99))
         )

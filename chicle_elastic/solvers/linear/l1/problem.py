@@ -67,7 +67,6 @@ class L1Problem(Problem):
     """Minimise losses without corners and scale, l1 |w|_1 and alpha/2 |w|^2."""
 
     l1: float  # factor of |w|_1, > 0
-    most_curvature: float = 2.0  # largest second derivative of the loss, or one that is large
     is_of_classes: bool = False  # targets are 1 and -1
 
     def penalty_of(self, state: NewtonState) -> L1Penalty:
@@ -127,7 +126,7 @@ class L1Problem(Problem):
             elif self.has_free_intercept and plus > 0 and not w[:-1].any():
                 # Of libm's logarithm the last digit depends on the processor, and every task has to find the same.
                 w[-1] = float(Decimal(plus / minus).ln())
-        output.diagonal = self.most_curvature * squares
+        output.diagonal = self.loss.most_curvature * squares
         return w, None
 
     def sizes(self, state: NewtonState, output: OutputState) -> tuple[int, int, int]:

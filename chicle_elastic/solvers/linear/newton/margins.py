@@ -65,6 +65,11 @@ class SmoothLoss(RegressionLoss):
         """See `RegressionLoss`."""
         return self.loss.most_curvature if self.loss.has_kinks else None
 
+    @property
+    def most_curvature(self) -> float:
+        """See `RegressionLoss`."""
+        return self.loss.most_curvature
+
     def at(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
         """Return losses, slopes and curvatures, which have most of the work in common."""
         losses, slopes, curvatures = each_loss_and_slope(self.loss, targets * scores, np.ones(len(scores)))

@@ -4,7 +4,6 @@ See `regression.losses` for P and D, and `l1.penalty` for those with an l1 penal
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -24,9 +23,8 @@ from chicle_elastic.solvers.linear.methods import (
     newton_state,
 )
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.margins import margin_loss
+from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Problem
-from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
@@ -34,29 +32,72 @@ from chicle_elastic.solvers.linear.regression.losses import (
 )
 
 
-class NewtonTrainer(CertifiedTrainer):
-    """A trainer whose chunks have no duals; all outputs share an iteration."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegressionTrainer(CertifiedTrainer):
+    """Linear regression with any of `losses`.
 
+    Attributes:
+        loss: The loss.
+        C: Factor of the losses, > 0.
+        alpha: Factor of the penalties, > 0.
+        l1_ratio: Share of |w|_1 in them, 0 to 1; the rest is that of 1/2 |w|^2. For smooth losses. The lasso is that of
+            squares with C=1/2, l1_ratio=1 and a mean.
+        is_mean: The losses count as C times their mean, by weight, and not as their sum.
+        tol: Relative duality gap at which to stop; 0 for never.
+        intercept_scaling: Value of the constant column; 0 for no intercept.
+        penalises_intercept: Whether the weight of that column is penalised like the others.
+    """
+
+    name = "Regression"
     machines: ClassVar[Any] = {NewtonState: steps}
     sums = "rows", "total"
     sums_by_output = "loss", "lack", "squares", "scores"
     is_of_classes: ClassVar[bool] = False
+    class_weights: ClassVar[tuple[float, ...] | None] = None
+    loss: RegressionLoss = field(default_factory=EpsilonInsensitive)
     C: float = 1.0
-    class_weights: tuple[float, ...] | None = None
+    alpha: float = 1.0
+    l1_ratio: float = 0.0
+    is_mean: bool = False
+    tol: float = 1e-3
+    intercept_scaling: float = 1.0
+    penalises_intercept: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, RegressionLoss):
+            raise UsageError(f"a regression needs a RegressionLoss as its loss, got {self.loss!r}")
+        are_factors = 0 < self.C < np.inf and 0 < self.alpha < np.inf and 0 <= self.l1_ratio <= 1
+        if not are_factors or not self.tol >= 0:
+            raise UsageError(
+                "a regression needs C > 0, alpha > 0, l1_ratio from 0 to 1 and tol >= 0, got "
+                f"C={self.C}, alpha={self.alpha}, l1_ratio={self.l1_ratio}, tol={self.tol}"
+            )
+        if self.l1_ratio and (self.loss.has_corners or self.loss.has_scale):
+            raise UsageError(f"l1_ratio={self.l1_ratio} needs a smooth loss without a scale, got loss={self.loss!r}")
 
     @property
-    @abstractmethod
     def problem(self) -> Problem:
-        """The objective of each output."""
-
-    @property
-    @abstractmethod
-    def intercept_scaling(self) -> float:
-        """Value of the intercept column; 0 for none."""
+        """See `CertifiedTrainer`."""
+        l1 = self.alpha * self.l1_ratio
+        shared: dict[str, Any] = {
+            "loss": self.loss,
+            "alpha": self.alpha - l1,
+            "C": self.C,
+            "is_mean": self.is_mean,
+            "has_free_intercept": self.intercept_scaling != 0 and not self.penalises_intercept,
+            "tol": self.tol,
+        }
+        return L1Problem(**shared, l1=l1, is_of_classes=self.is_of_classes) if l1 else Problem(**shared)
 
     def num_outputs(self, schema: DataSchema) -> int:
         """One output per class but of two, or of a regression; a UsageError where targets are of the other kind."""
         return num_outputs(schema) if self.is_of_classes else one_output(schema)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Leave out an l1 penalty that there is not."""
+        return {
+            name: value for name, value in CertifiedTrainer.identity(self).items() if (name, value) != ("l1_ratio", 0.0)
+        }
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
@@ -65,7 +106,13 @@ class NewtonTrainer(CertifiedTrainer):
         return NewtonSolver(ctx, self)
 
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
-        """Return that of a model with an l1 penalty, see `l1.problem`."""
+        if not self.l1_ratio:
+            state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
+            if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
+                state.block_columns, state.row_step = 0, 1
+            is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr"
+            state.is_rough = is_rough and state.is_exact
+            return steps.start(state, self.problem, model)
         num_outputs, D, problem = self.num_outputs(schema), schema.num_features + 1, self.problem
         is_cheap = problem.loss.is_parabola or D <= FEW_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
         has_columns = schema.kind == "csr" and not (problem.loss.is_parabola or is_narrow(schema, num_outputs))
@@ -79,7 +126,12 @@ class NewtonTrainer(CertifiedTrainer):
         return steps.start(state, problem, model)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
-        """In words for the user, with an l1 penalty."""
+        """In words for the user."""
+        if not self.l1_ratio:
+            columns = f"second derivatives of {schema.num_features + 1} columns"
+            if is_narrow(schema):
+                return f"Newton's method on chunks, because {columns} fit into a message"
+            return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
         outputs = self.num_outputs(schema)
         state = self._first_state(schema, np.zeros(outputs * (schema.num_features + 1)), num_tasks)
         products = f"products of {state.D} columns and {outputs} output{'s' if outputs > 1 else ''}"
@@ -165,117 +217,23 @@ class NewtonTrainer(CertifiedTrainer):
         state = NewtonState.look(report.progress)
         return state.share <= LEAST_SHARE and not self.problem.has_last_word(state)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegressionTrainer(NewtonTrainer):
-    """Linear regression with any of `losses`.
-
-    Attributes:
-        loss: The loss.
-        C: Factor of the losses, > 0.
-        alpha: Factor of the penalties, > 0.
-        l1_ratio: Share of |w|_1 in them, 0 to 1; the rest is that of 1/2 |w|^2. For smooth losses. The lasso is that of
-            squares with C=1/2, l1_ratio=1 and a mean.
-        is_mean: The losses count as C times their mean, by weight, and not as their sum.
-        tol: Relative duality gap at which to stop; 0 for never.
-        intercept_scaling: Value of the constant column; 0 for no intercept.
-        penalises_intercept: Whether the weight of that column is penalised like the others.
-    """
-
-    name = "Regression"
-    loss: RegressionLoss = field(default_factory=EpsilonInsensitive)
-    C: float = 1.0
-    alpha: float = 1.0
-    l1_ratio: float = 0.0
-    is_mean: bool = False
-    tol: float = 1e-3
-    intercept_scaling: float = 1.0
-    penalises_intercept: bool = True
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.loss, RegressionLoss):
-            raise UsageError(f"a regression needs a RegressionLoss as its loss, got {self.loss!r}")
-        are_factors = 0 < self.C < np.inf and 0 < self.alpha < np.inf and 0 <= self.l1_ratio <= 1
-        if not are_factors or not self.tol >= 0:
-            raise UsageError(
-                "a regression needs C > 0, alpha > 0, l1_ratio from 0 to 1 and tol >= 0, got "
-                f"C={self.C}, alpha={self.alpha}, l1_ratio={self.l1_ratio}, tol={self.tol}"
-            )
-        if self.l1_ratio and (self.loss.has_corners or self.loss.has_scale):
-            raise UsageError(f"l1_ratio={self.l1_ratio} needs a smooth loss without a scale, got loss={self.loss!r}")
-
-    @property
-    def problem(self) -> Problem:
-        """See `CertifiedTrainer`."""
-        is_free = self.intercept_scaling != 0 and not self.penalises_intercept
-        shared: dict[str, Any] = {"loss": self.loss, "C": self.C, "is_mean": self.is_mean, "tol": self.tol}
-        if not self.l1_ratio:
-            return Problem(**shared, alpha=self.alpha, has_free_intercept=is_free)
-        l1 = self.alpha * self.l1_ratio
-        return L1Problem(**shared, l1=l1, alpha=self.alpha - l1, has_free_intercept=is_free)
-
-    def identity(self) -> Mapping[str, Any]:
-        """Leave out an l1 penalty that there is not."""
-        return {
-            name: value for name, value in NewtonTrainer.identity(self).items() if (name, value) != ("l1_ratio", 0.0)
-        }
-
-    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
-        if self.l1_ratio:
-            return NewtonTrainer._first_state(self, schema, model, num_tasks)
-        state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
-        if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
-            state.block_columns, state.row_step = 0, 1
-        state.is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr" and state.is_exact
-        return steps.start(state, self.problem, model)
-
-    def method(self, schema: DataSchema, num_tasks: int) -> str:
-        """In words for the user."""
-        if self.l1_ratio:
-            return NewtonTrainer.method(self, schema, num_tasks)
-        columns = f"second derivatives of {schema.num_features + 1} columns"
-        if is_narrow(schema):
-            return f"Newton's method on chunks, because {columns} fit into a message"
-        return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
-
     def scale(self, report: Report) -> float:
         """Return the scale of a loss that has one, as of a certificate."""
         return NewtonState.look(report.progress).outputs[0].theta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class L1Trainer(NewtonTrainer):
-    """Linear classifier with an l1 penalty, binary or one-vs-rest."""
+class L1Trainer(RegressionTrainer):
+    """Linear classifier with an l1 penalty and a smooth loss of `margins`, binary or one-vs-rest."""
 
     name = "L1"
     is_of_classes: ClassVar[bool] = True
-    loss: str = "logistic"  # "squared_hinge", "modified_huber" or "logistic"
-    C: float = 1.0  # factor of the sum of losses, > 0
-    l1_ratio: float = 1.0  # share of the l1 penalty, above 0 and up to 1; the rest is that of 1/2 |w|^2
-    tol: float = 1e-3  # relative duality gap, per output, at which to stop; 0 for never
-    intercept_scaling: float = 1.0  # Value of the constant column; 0 for no intercept
-    penalises_intercept: bool = False  # whether the weight of that column is penalised like the others
-    class_weights: tuple[float, ...] | None = None  # factor of C per class code; None for 1
+    loss: RegressionLoss = field(default_factory=SmoothLoss)
+    l1_ratio: float = 1.0  # above 0
+    penalises_intercept: bool = False
+    class_weights: tuple[float, ...] | None = None  # type: ignore[misc]  # factor of C per class code; None for 1
 
     def __post_init__(self) -> None:
-        if Loss.named(self.loss) is Loss.HINGE:
-            raise UsageError("an l1 penalty comes with the losses 'squared_hinge' and 'logistic', got loss='hinge'")
-        if not 0 < self.C < np.inf or not 0 < self.l1_ratio <= 1 or not self.tol >= 0:
-            raise UsageError(
-                "a classifier with an l1 penalty needs C > 0, l1_ratio above 0 and up to 1 and tol >= 0, got "
-                f"C={self.C}, l1_ratio={self.l1_ratio}, tol={self.tol}"
-            )
-
-    @property
-    def problem(self) -> Problem:
-        """See `CertifiedTrainer`."""
-        loss = Loss.named(self.loss)
-        return L1Problem(
-            loss=margin_loss(loss),
-            most_curvature=loss.most_curvature,
-            is_of_classes=True,
-            l1=self.l1_ratio,
-            alpha=1.0 - self.l1_ratio,
-            has_free_intercept=self.intercept_scaling != 0 and not self.penalises_intercept,
-            tol=self.tol,
-        )
+        RegressionTrainer.__post_init__(self)
+        if not self.l1_ratio:
+            raise UsageError(f"a classifier with an l1 penalty needs l1_ratio above 0, got l1_ratio={self.l1_ratio}")

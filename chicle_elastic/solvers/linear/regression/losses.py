@@ -49,6 +49,11 @@ class RegressionLoss(ABC):
         """Return the second derivative that a smooth loss has wherever it has one; None if it may be anything."""
         return None
 
+    @property
+    def most_curvature(self) -> float:
+        """Return the largest second derivative of a smooth loss, or a large one; it damps steps with an l1 penalty."""
+        return 2.0
+
     def at(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
         """Return `values`, `slopes` and `curvatures`."""
         arguments = scores, targets, theta
