@@ -22,7 +22,7 @@ Every task gets the same bits from `all_reduce`. Updates on CUDA devices are add
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -155,7 +155,7 @@ class ProcessGroup:
         PeerLostError when a member was lost, or the group was broken; the content of `buffer` is undefined.
 
         Args:
-            buffer: ndarray of shape (n,), float64, C-contiguous; the same n for every member.
+            buffer: ndarray of shape (n,), float64 or float32, C-contiguous; the same n and dtype for every member.
         """
         self._do("an all-reduce", lambda group: group.all_reduce(buffer))
 
@@ -167,6 +167,13 @@ class ProcessGroup:
             buffer: ndarray of shape (n,), float64, float32 or uint8, C-contiguous; the same for every member.
         """
         self._do("a broadcast", lambda group: group.broadcast(buffer, root=root))
+
+    def exchange(
+        self, outgoing: Mapping[int, Sequence[memoryview]], incoming: Mapping[int, Sequence[memoryview]]
+    ) -> None:
+        """Send views to members and receive others, by rank (`SocketGroup.exchange`). Raises PeerLostError when a
+        member was lost, or the group was broken; the content of `incoming` is undefined."""
+        self._do("a transfer", lambda group: group.exchange(outgoing, incoming))
 
     def all_gather(self, row: Array) -> Array:
         """Gather the rows of all members. Raises PeerLostError when a member was lost, or the group was broken. Returns

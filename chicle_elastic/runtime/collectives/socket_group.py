@@ -25,6 +25,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -133,23 +134,24 @@ class SocketGroup:
         when a member is gone, or the connections were shut down; the content of `buffer` is undefined.
 
         Args:
-            buffer: ndarray of shape (n,), float64, C-contiguous; the same n for every member.
+            buffer: ndarray of shape (n,), float64 or float32, in which it is added up, by rank; C-contiguous; the same
+                n and dtype for every member.
         """
         if buffer.nbytes <= SMALL_BYTES:
             self._add_up_small(buffer)
             return
         parts = self._parts(len(buffer))
         own = buffer[parts[self.rank]]
-        rows = self._rows_of(len(own))
-        self._exchange(
-            {other: _bytes(buffer[parts[other]]) for other in self.peers},
-            {other: _bytes(rows[other]) for other in self.peers},
+        rows = self._rows_of(own)
+        self.exchange(
+            {other: [_bytes(buffer[parts[other]])] for other in self.peers},
+            {other: [_bytes(rows[other])] for other in self.peers},
         )
         rows[self.rank] = own
         np.add.reduce(rows, axis=0, out=own)
-        self._exchange(
-            {other: _bytes(own) for other in self.peers},
-            {other: _bytes(buffer[parts[other]]) for other in self.peers},
+        self.exchange(
+            {other: [_bytes(own)] for other in self.peers},
+            {other: [_bytes(buffer[parts[other]])] for other in self.peers},
         )
 
     def broadcast(self, buffer: Array, *, root: int) -> None:
@@ -161,50 +163,26 @@ class SocketGroup:
         parts = [_bytes(buffer[part]) for part in self._parts(len(buffer))]
         own = parts[self.rank]
         if root == self.rank:
-            self._exchange({other: parts[other] for other in self.peers}, {})
-            self._exchange(dict.fromkeys(self.peers, own), {})
+            self.exchange({other: [parts[other]] for other in self.peers}, {})
+            self.exchange({other: [own] for other in self.peers}, {})
         else:
-            self._exchange({}, {root: own})
-            others = [other for other in self.peers if other != root]
-            self._exchange(dict.fromkeys(others, own), {other: parts[other] for other in self.peers})
+            self.exchange({}, {root: [own]})
+            self.exchange(
+                {other: [own] for other in self.peers if other != root}, {other: [parts[other]] for other in self.peers}
+            )
 
-    def shut_down(self) -> None:
-        """End the connections; a thread that waits on them wakes up. From any thread, but not after `close`."""
-        for sock in self.peers.values():
-            with contextlib.suppress(OSError):  # it has ended already
-                sock.shutdown(socket.SHUT_RDWR)
+    def exchange(
+        self, outgoing: Mapping[int, Sequence[memoryview]], incoming: Mapping[int, Sequence[memoryview]]
+    ) -> None:
+        """Send to some members and receive from some, at the same time; returns when all bytes are with the kernel or
+        here. A receiver knows how many bytes come. Raises OSError as `all_reduce`.
 
-    def close(self) -> None:
-        """Close the connections. May be called again."""
-        for sock in self.peers.values():
-            sock.close()
-
-    def _add_up_small(self, buffer: Array) -> None:
-        content, rows = _bytes(buffer), self._rows_of(len(buffer))
-        # Each member begins with another peer, so that not all wait for the same one.
-        others = [(self.rank + step) % self._size for step in range(1, self._size)]
-        for other in others:
-            self.peers[other].sendall(content)
-        rows[self.rank] = buffer
-        for other in others:
-            row = _bytes(rows[other])
-            while len(row):
-                row = row[_received(self.peers[other], row) :]
-        np.add.reduce(rows, axis=0, out=buffer)
-
-    def _rows_of(self, num_values: int) -> Array:
-        if self._rows.shape[1] != num_values:
-            self._rows = np.empty((self._size, num_values))
-        return self._rows
-
-    def _parts(self, num_values: int) -> list[slice]:
-        bounds = [num_values * rank // self._size for rank in range(self._size + 1)]
-        return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
-
-    def _exchange(self, outgoing: Mapping[int, memoryview], incoming: Mapping[int, memoryview]) -> None:
-        """Send and receive, both at the same time; returns when all bytes are with the kernel or here."""
-        to_send = {rank: view for rank, view in outgoing.items() if len(view)}
-        to_fill = {rank: view for rank, view in incoming.items() if len(view)}
+        Args:
+            outgoing: By rank, what is sent to the member, one view after the other.
+            incoming: By rank, OUT; where to put what comes from the member.
+        """
+        to_send = {rank: left for rank, views in outgoing.items() if (left := deque(filter(len, views)))}
+        to_fill = {rank: left for rank, views in incoming.items() if (left := deque(filter(len, views)))}
         with selectors.DefaultSelector() as selector:
             for rank in {*to_send, *to_fill}:
                 selector.register(self.peers[rank], _wanted(rank in to_send, rank in to_fill), rank)
@@ -218,6 +196,40 @@ class SocketGroup:
                         selector.unregister(sock)
                     elif wanted != key.events:
                         selector.modify(sock, wanted, rank)
+
+    def shut_down(self) -> None:
+        """End the connections; a thread that waits on them wakes up. From any thread, but not after `close`."""
+        for sock in self.peers.values():
+            with contextlib.suppress(OSError):  # it has ended already
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connections. May be called again."""
+        for sock in self.peers.values():
+            sock.close()
+
+    def _add_up_small(self, buffer: Array) -> None:
+        content, rows = _bytes(buffer), self._rows_of(buffer)
+        # Each member begins with another peer, so that not all wait for the same one.
+        others = [(self.rank + step) % self._size for step in range(1, self._size)]
+        for other in others:
+            self.peers[other].sendall(content)
+        rows[self.rank] = buffer
+        for other in others:
+            row = _bytes(rows[other])
+            while len(row):
+                row = row[_received(self.peers[other], row) :]
+        np.add.reduce(rows, axis=0, out=buffer)
+
+    def _rows_of(self, row: Array) -> Array:
+        """Return an array with a row like this one for each member; its content is undefined."""
+        if self._rows.shape[1] != len(row) or self._rows.dtype != row.dtype:
+            self._rows = np.empty((self._size, len(row)), dtype=row.dtype)
+        return self._rows
+
+    def _parts(self, num_values: int) -> list[slice]:
+        bounds = [num_values * rank // self._size for rank in range(self._size + 1)]
+        return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
 
 
 def _for_all(ranks: Sequence[int], dial: Callable[[int], None]) -> None:
@@ -268,21 +280,26 @@ def _wanted(is_sending: bool, is_receiving: bool) -> int:
     return selectors.EVENT_WRITE * is_sending | selectors.EVENT_READ * is_receiving
 
 
-def _send_some(sock: socket.socket, left: dict[int, memoryview], rank: int) -> None:
+def _send_some(sock: socket.socket, left: dict[int, deque[memoryview]], rank: int) -> None:
     with contextlib.suppress(BlockingIOError):
         while rank in left:
-            sent = sock.send(left[rank], socket.MSG_DONTWAIT)
-            left[rank] = left[rank][sent:]
-            if not len(left[rank]):
-                del left[rank]
+            _shorten(left, rank, sock.send(left[rank][0], socket.MSG_DONTWAIT))
 
 
-def _receive_some(sock: socket.socket, left: dict[int, memoryview], rank: int) -> None:
+def _receive_some(sock: socket.socket, left: dict[int, deque[memoryview]], rank: int) -> None:
     with contextlib.suppress(BlockingIOError):
         while rank in left:
-            left[rank] = left[rank][_received(sock, left[rank], socket.MSG_DONTWAIT) :]
-            if not len(left[rank]):
-                del left[rank]
+            _shorten(left, rank, _received(sock, left[rank][0], socket.MSG_DONTWAIT))
+
+
+def _shorten(left: dict[int, deque[memoryview]], rank: int, num_bytes: int) -> None:
+    """Take the bytes that are done from the first view of a member."""
+    views = left[rank]
+    view = views.popleft()[num_bytes:]
+    if len(view):
+        views.appendleft(view)
+    elif not views:
+        del left[rank]
 
 
 def _received(sock: socket.socket, view: memoryview, flags: int = 0) -> int:

@@ -70,3 +70,38 @@ def test_a_member_that_is_gone_is_an_error(length: int) -> None:
         return True
 
     assert run(2, body) == [True, False]
+
+
+@pytest.mark.parametrize("length", [5, SMALL_BYTES])
+def test_float32_is_added_up_as_it_is(length: int) -> None:
+    """Half the bytes of float64, between sums of that; by rank, so the same bits for every member."""
+
+    def body(group: SocketGroup) -> Any:
+        buffer = np.random.default_rng(group.rank).normal(size=length).astype(np.float32)
+        wide = np.ones(length)
+        group.all_reduce(wide)
+        group.all_reduce(buffer)
+        assert wide[0] == 3
+        return buffer
+
+    results = run(3, body)
+    rows = [np.random.default_rng(rank).normal(size=length).astype(np.float32) for rank in range(3)]
+    for found in results:
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, rows[0] + rows[1] + rows[2])
+
+
+def test_members_send_each_other_views_of_any_size() -> None:
+    """Two members send another part each to a third, more than its socket takes at once; empty views are no matter."""
+    parts = [np.random.default_rng(number).bytes(size) for number, size in enumerate((1, 0, 3 << 20, 70_000))]
+
+    def body(group: SocketGroup) -> Any:
+        if group.rank < 2:
+            group.exchange({2: [memoryview(part) for part in parts[group.rank :: 2]]}, {})
+            return None
+        found = [bytearray(len(part)) for part in parts]
+        incoming = {rank: [memoryview(part) for part in found[rank::2]] for rank in range(2)}
+        group.exchange({}, incoming)
+        return [bytes(part) for part in found]
+
+    assert run(3, body) == [None, None, parts]
