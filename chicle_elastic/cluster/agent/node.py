@@ -208,6 +208,9 @@ class Node:
         if self._store is None or self._store.slot_bytes != declare.slot_bytes:
             self.failed(ProtocolError("the task declares other chunks than it announced in its message Expect"))
             return
+        if self._is_leaving:  # the job ended, or this node left, while a task was started again
+            self._task.send(control.Exit())
+            return
         hit("task.ready", pid=self._task.pid)
         self._is_ready = True
         self._events.write("hot", pid=self._task.pid)
