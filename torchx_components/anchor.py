@@ -54,7 +54,7 @@ from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
 from torchx_components.kubernetes_manifest import STORE_PORT
 from torchx_components.local_nodes import LocalNodes
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
-from torchx_components.node import add_passed_on, check_task, parse_nodes, passed_on
+from torchx_components.node import add_passed_on, check_task, is_script, parse_nodes, passed_on
 from torchx_components.serving import Members, serve
 from torchx_components.slurm import SlurmNodes
 from torchx_components.submission import FIT_TASK
@@ -100,7 +100,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="of sbatch, for the members")
     add_passed_on(parser)
     parser.add_argument(
-        "module", nargs="?", help="what the tasks run, by python -m; gets --train, --out and what follows it"
+        "module",
+        nargs="?",
+        help="what the tasks run, by python -m; gets --train, --out and what follows it. Or a script, NAME.py, which "
+        "gets what follows it, and reads data of its own",
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser
@@ -110,7 +113,9 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
     """Serve a run to its end; returns the exit code. Raises ChicleError when the data cannot be used, the host has no
     such address, or the scheduler refuses the members, OSError when the folder cannot be written."""
     least, most = parse_nodes(arguments.nodes)
-    missing = [name for name in ("train", "out", "module") if getattr(arguments, name) is None]
+    has_script = is_script(arguments.module or "")
+    needed = ("out", "module") if has_script else ("train", "out", "module")
+    missing = [name for name in needed if getattr(arguments, name) is None]
     if missing:
         raise UsageError(f"{', '.join(missing)} missing; python -m torchx_components.anchor --help says what they are")
     check_task([arguments.module, *arguments.arguments], arguments.train, str(arguments.out))
@@ -124,7 +129,8 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
     try:
         secret = make_secret(folder / SECRET_NAME, arguments.secret_file)
         is_staged = arguments.module == FIT_TASK
-        data = absolute_place(arguments.train) if is_staged else prepare(arguments.train, folder, most)
+        data = absolute_place(arguments.train) if arguments.train else ""
+        data = data if is_staged or has_script else prepare(arguments.train, folder, most)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(StoreServer(f"{host}:0"))
             listener = stack.enter_context(socket.create_server((host, 0)))
@@ -197,6 +203,8 @@ def node_command(arguments: argparse.Namespace, folder: Path) -> list[str]:
 
 def task_command(arguments: argparse.Namespace) -> list[str]:
     """What the task of a member runs."""
+    if is_script(arguments.module):
+        return [os.path.abspath(arguments.module), *arguments.arguments]
     return [arguments.module, "--out", str(arguments.out.absolute()), *arguments.arguments]
 
 

@@ -22,11 +22,12 @@ def anchor_of(given: dict[str, Any], member_options: list[str], task: list[str])
     """The job of an anchor.
 
     Args:
-        given: What the components take, by name: train, out, j, checkpoint, resume, grace, begin, env, name, image,
-            python, cpu, memMB, gpu.
+        given: What the components take, by name: train (without for a script), out, j, checkpoint, resume, grace,
+            begin, env, name, image, python, cpu, memMB, gpu.
     """
     least, most = parse_nodes(str(given["j"]))
-    arguments = [ANCHOR, "-j", f"{least}:{most}", "--train", absolute_place(str(given["train"]))]
+    arguments = [ANCHOR, "-j", f"{least}:{most}"]
+    arguments += ["--train", absolute_place(str(given["train"]))] if given.get("train") else []
     arguments += ["--out", os.path.abspath(str(given["out"])), "--grace", str(given["grace"])]
     arguments += ["--python", str(given["python"])]
     arguments += ["--begin", str(given["begin"])] if given["begin"] else []

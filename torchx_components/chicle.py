@@ -2,6 +2,7 @@
 
     chicle.svm, chicle.logistic, chicle.cnn    fit an estimator; its parameters are options behind a --
     chicle.app                                 run a task of your own
+    chicle.script                              run a training loop of your own (chicle_elastic.torch)
     chicle.join                                one more node for a run that goes on
 
 Each submits one replica: the *anchor*, which prepares the data, serves the rendezvous store and starts the nodes, so
@@ -14,13 +15,14 @@ of the anchor (`torchx_components.anchor`).
 import functools
 import inspect
 import os
+import shlex
 from typing import Any, Callable, Dict, Optional
 
 import torchx
 import torchx.specs as specs
 
-from torchx_components.anchor_app import component_of, role_of
-from torchx_components.node import FIT, parse_nodes
+from torchx_components.anchor_app import anchor_of, component_of, role_of
+from torchx_components.node import FIT, is_script, parse_nodes
 
 NODE = "torchx_components.node"
 
@@ -128,6 +130,49 @@ def cnn(train: str, out: str, *solver: str) -> specs.AppDef:
         out: folder to write, which anchor and nodes have to see
         solver: options of the estimator after a --, e.g. -- --max_epochs 5 --module net:Net --module__width 32
     """
+
+
+def script(
+    script: str,
+    *arguments: str,
+    out: str = "chicle-run",
+    j: str = "1",
+    checkpoint: str = "",
+    resume: bool = False,
+    grace: float = 25.0,
+    begin: int = 0,
+    member_options: str = "",
+    env: Optional[Dict[str, str]] = None,
+    name: str = "chicle-script",
+    image: str = torchx.IMAGE,
+    python: str = "python",
+    cpu: int = 2,
+    memMB: int = 4096,
+    gpu: int = 0,
+) -> specs.AppDef:
+    """Run a script with a loop of chicle_elastic.torch on nodes that may come and go.
+
+    Args:
+        script: Python file that each node runs; every node has to see it
+        arguments: of the script, after a --
+        out: folder for what anchor and nodes write, which all of them have to see
+        j: nodes as MIN:MAX or N; with fewer than MIN it pauses
+        checkpoint: folder that all nodes share, for periodic checkpoints
+        resume: go on from the newest checkpoint, if there is one
+        grace: seconds from a notice until a node has to be gone
+        begin: nodes to begin with; 0 for MAX
+        member_options: further options of the anchor, e.g. "--sbatch=--partition=spot --notices auto"
+        env: environment of anchor and nodes, e.g. OMP_NUM_THREADS=8
+        name: name of the job
+        image: image to use, where the scheduler has images
+        python: interpreter of anchor and nodes
+        cpu: processors per node
+        memMB: memory per node in MB
+        gpu: GPUs per node
+    """
+    if not is_script(script):
+        raise ValueError(f"chicle.script runs a Python file, NAME.py, and not {script!r}; chicle.app runs a module")
+    return anchor_of(locals(), shlex.split(member_options), [os.path.abspath(script), *arguments])
 
 
 def join(

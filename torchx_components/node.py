@@ -47,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_passed_on(parser)
     parser.add_argument("--log-dir", required=True, help="folder for event files")
-    parser.add_argument("module", help="what the task runs, by python -m; it gets --train and the arguments behind it")
+    parser.add_argument(
+        "module",
+        help="what the task runs, by python -m; it gets --train and the arguments behind it. Or a script, NAME.py, "
+        "without --train",
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:
@@ -78,11 +82,17 @@ def launch(arguments: argparse.Namespace, store: str, data: str, secret_file: Pa
             *("--rdzv-endpoint", store, "--secret-file", str(secret_file)),
             *(LEAVE_OPTION, arguments.leave_exit_code),
             *passed_on(arguments),
-            *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", data),
+            *("--log-dir", arguments.log_dir),
+            *([arguments.module] if is_script(arguments.module) else ["-m", arguments.module, "--train", data]),
             *arguments.arguments,
         ],
         make_agent=StoreManagedAgent,
     )
+
+
+def is_script(module: str) -> bool:
+    """Say whether tasks run a file, and not a module."""
+    return module.endswith(".py")
 
 
 def add_passed_on(parser: argparse.ArgumentParser) -> None:

@@ -41,6 +41,7 @@ COMMANDS = {
     "inspect": Command("chicle_elastic.cli.inspect", "show what a folder of chunks holds, and verify it"),
     "logs": Command("torchx_components.commands.logs", "print what the processes of a job have printed"),
     "replay": Command("chicle_elastic.cli.replay", "fold the recording of a job again, and compare what it ordered"),
+    "run": Command("torchx_components.commands.run", "run a training script on nodes that may come and go"),
     "scale": Command("torchx_components.commands.scale", "have so many members in a job from now on"),
     "simulate": Command(
         "chicle_elastic.cli.simulate", "say how long a job would take on other nodes, or under other policies"

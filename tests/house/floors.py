@@ -38,6 +38,7 @@ FOLDERS = {
     "runtime": (3, 0),
     "cluster": (4, 0),
     "testing": (5, 0),
+    "torch": (5, 0),  # loops of PyTorch on nodes that come and go
     "estimators": (5, 0),
     "cli": (5, 1),
     "torchx_components": (5, 2),  # its components start the commands

@@ -14,19 +14,24 @@ from pathlib import Path
 from tests.house.sources import ROOT
 
 SURFACE = Path(__file__).with_name("surface.txt")
-FACES = ("chicle_elastic", "estimators")
+FACES = ("chicle_elastic", "chicle_elastic.torch", "estimators")
 COMPONENTS = "torchx_components/chicle.py"
 COMPONENT_LINE = "torchx run "
 
 
 def surface_lines() -> list[str]:
     """One line per package, component and command: "chicle inspect: --json --verify"."""
-    found = {face: listed_names(ast.parse((ROOT / face / "__init__.py").read_text(encoding="utf-8"))) for face in FACES}
+    found = {face: listed_names(ast.parse(init_of(face).read_text(encoding="utf-8"))) for face in FACES}
     components = components_of((ROOT / COMPONENTS).read_text(encoding="utf-8"))
     found["torchx_components"] = [f"chicle.{name}" for name in components]
     found |= {f"{COMPONENT_LINE}chicle.{name}": options for name, options in components.items()}
     found |= commands()
     return [f"{place}: {' '.join(sorted(names or []))}" for place, names in sorted(found.items())]
+
+
+def init_of(face: str) -> Path:
+    """Where a package lists its names."""
+    return ROOT.joinpath(*face.split(".")) / "__init__.py"
 
 
 def listed_names(tree: ast.Module) -> list[str] | None:

@@ -18,8 +18,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 COMMANDS = {"chicle_elastic", "chicle_elastic.launch"}
 """What `python -m` may be told; anything else is inside."""
-FOR_TESTS = "chicle_elastic.testing.solver_contract"
-"""A user's tests import it, from where it is: a name of the public face would be loaded by none but tests."""
+FACES = ("chicle_elastic.torch", "chicle_elastic.testing.solver_contract")
+"""Modules that are imported from where they are: the first needs torch, and none but a user's tests need the second."""
 
 
 def code_blocks(page: Path) -> list[str]:
@@ -30,7 +30,7 @@ def code_blocks(page: Path) -> list[str]:
 def deeper_imports(source: str) -> Iterator[str]:
     """Imports of the product that are no names of its public face."""
     for imported in imports_of("example.py", ast.parse(source)):
-        if imported.root not in PRODUCT or imported.module == FOR_TESTS:
+        if imported.root not in PRODUCT or imported.module in FACES:
             continue
         public = getattr(importlib.import_module(imported.root), "__all__", []) if "." not in imported.module else []
         yield from (f"{imported.module}.{name}" for name in imported.names if name not in public)

@@ -20,7 +20,7 @@ from tests.torchx.command import torchx
 
 torchx_specs = pytest.importorskip("torchx.specs", reason="needs torchx")
 
-COMPONENTS = ("svm", "logistic", "cnn", "app", "join")
+COMPONENTS = ("svm", "logistic", "cnn", "app", "script", "join")
 
 
 def test_the_components_are_sound() -> None:
@@ -91,6 +91,19 @@ def test_an_own_task_and_further_options_go_along() -> None:
     assert (arguments.module, arguments.arguments) == ("own.task", ["--rank", "3"])
     assert arguments.sbatch[-1] == "--mem=9G"
     assert arguments.notices == "aws"
+
+
+def test_a_script_goes_without_data() -> None:
+    """By its own path; what is no Python file is refused."""
+    from torchx_components.anchor import parser, task_command
+    from torchx_components.chicle import script
+
+    [role] = script("train.py", "--lr", "0.1", out="runs", j="2:4", resume=True, checkpoint="saved").roles
+    arguments = parser().parse_args(role.args[2:])
+    assert (arguments.train, arguments.resume, arguments.checkpoint) == (None, True, "saved")
+    assert task_command(arguments) == [str(Path("train.py").absolute()), "--lr", "0.1"]
+    with pytest.raises(ValueError, match=r"chicle\.app runs a module"):
+        script("own.module")
 
 
 def test_one_more_node_is_a_job_of_its_own() -> None:

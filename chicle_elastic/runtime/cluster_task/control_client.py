@@ -10,13 +10,14 @@ import os
 import sys
 import threading
 from queue import SimpleQueue
+from typing import Protocol
 
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.headers import StateHeader
+from chicle_elastic.chunks.layout import Outside
 from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.monitoring.records import Transition
-from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.runtime.control import messages as control
@@ -26,6 +27,20 @@ from chicle_elastic.solvers.base import StopFlag
 from chicle_elastic.store.arena import Arena
 
 ORPHAN_EXIT_CODE = 70  # EX_SOFTWARE
+
+
+class Loader(Protocol):
+    """Loads chunks into slots (`chunk_loader`)."""
+
+    @property
+    def outside(self) -> Outside | None:
+        """Return what gives a chunk for its rows; None where a chunk has to bring its rows along."""
+
+    def order(self, load: control.Load, arena: Arena | None) -> None:
+        """Load a chunk into its slot, soon; the arena is None where the agent has not sent it."""
+
+    def close(self) -> None:
+        """Take no more orders."""
 
 
 class ControlClient:
@@ -53,11 +68,11 @@ class ControlClient:
         self._group: ProcessGroup | None = None
         self._has_vote = False
         self._is_closing = False
-        self._loader: ChunkLoader | None = None
+        self._loader: Loader | None = None
         self._message_router: MessageRouter | None = None
         self._thread = threading.Thread(target=self._listen, name="chicle-control", daemon=True)
 
-    def start(self, loader: ChunkLoader, message_router: MessageRouter) -> None:
+    def start(self, loader: Loader, message_router: MessageRouter) -> None:
         """Begin to receive."""
         self._loader = loader
         self._message_router = message_router

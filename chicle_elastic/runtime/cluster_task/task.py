@@ -117,7 +117,7 @@ class ClusterTask:
 
     def run(self) -> Outcome:
         """Execute the agent's orders until the job is over; see `ClusterRuntime.run`."""
-        with _signals_ignored():
+        with signals_ignored():
             try:
                 outcome = self._work()
             except JobFailedError:
@@ -557,7 +557,7 @@ class ClusterTask:
 
 
 @contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
+def signals_ignored() -> Iterator[None]:
     """Leave the signals to the agent; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,0 +1,225 @@
+"""What a change costs a training loop of PyTorch: `chicle_elastic.torch` against DDP under stock torchrun, tuned.
+
+Four processes on this host train a network with Adam, the same batches on both sides. A process is killed, a node
+joins, a node is given notice, and so on; the stall is the longest time between two steps around the change less two
+median steps. Stock has a checkpoint every 10 steps and the shortest time-outs that it can have (`elastic_nodes`).
+
+    python -m benchmarks.loop [--changes N] [--stock-changes N] [--pairs N] [--parameters N] [--quick] [--json FILE]
+
+The last line is the whole result as JSON. Exit code 1 when a bar is missed.
+"""
+
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.bars import Bar, Row
+from benchmarks.elastic import JOIN, NOTICE, SIGKILL, Stalls, add_one, summary, take_one
+from benchmarks.elastic_laps import Lap
+from benchmarks.elastic_nodes import NUM_NODES, ROOT, STOCK_CONF, STOCK_ENVIRON, THREADS, Chicle, Side, Stock
+from benchmarks.report import Report, parser
+from chicle_elastic.cluster.rendezvous.store import StoreServer
+from chicle_elastic.transports.secret import JobSecret
+
+TASK = str(ROOT / "benchmarks/loop_task.py")
+BARS = {SIGKILL: Bar(400, 200, at_most=True), JOIN: Bar(250, 100, at_most=True), NOTICE: Bar(250, 100, at_most=True)}
+"""Milliseconds of stall, less two median steps."""
+AHEAD = Bar(1.0)
+OVERHEAD = Bar(1.03, 1.0, at_most=True)
+KINDS = (SIGKILL, NOTICE)
+
+
+class ChicleLoop(Chicle):
+    """Nodes with the loop of Chicle."""
+
+    parameters = 5_000_000
+
+    def command(self, name: str) -> list[str]:
+        """The launcher."""
+        return [
+            *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", f"1:{NUM_NODES}", "--name", name),
+            *("--rdzv-endpoint", self.store.endpoint, "--secret-file", str(self.folder / "job.secret")),
+            *("--log-dir", str(self.folder), TASK, "chicle", str(self.folder), name),
+            *("--parameters", str(self.parameters), "--step-ms", str(self.iteration_ms)),
+        ]
+
+
+class StockLoop(Stock):
+    """Nodes with DDP under torchrun."""
+
+    parameters = 5_000_000
+
+    def command(self, name: str) -> list[str]:
+        """torchrun."""
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{NUM_NODES}", "--nproc-per-node", "1"),
+            *("--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-endpoint", self.store.endpoint),
+            *("--rdzv-id", "stock", "--rdzv-conf", STOCK_CONF, "--local-addr", "127.0.0.1"),
+            *("--monitor-interval", "0.1", TASK, "stock", str(self.folder), name),
+            *("--parameters", str(self.parameters), "--step-ms", str(self.iteration_ms)),
+        ]
+
+
+def play(side: Side, changes: int) -> Stalls:
+    """All changes of one side; milliseconds of stall by kind, less one more median step."""
+    stalls: Stalls = defaultdict(list)
+    for _ in range(NUM_NODES):
+        side.start()
+    side.wait_for("steps of all nodes", lambda: all(len(node.laps()) > 20 for node in side.nodes))
+    kinds = itertools.chain.from_iterable(KINDS for _ in range(changes))
+    for number, kind in enumerate(kinds):
+        step_ms = median_step_ms(side.nodes[-1].laps())
+        stalls[kind].append(take_one(side, kind, number // 2 % NUM_NODES) - step_ms)
+        stalls[JOIN].append(add_one(side) - step_ms)
+        print(f"  {side.name}: {kind} {stalls[kind][-1]:.0f} ms, join {stalls[JOIN][-1]:.0f} ms", flush=True)
+    return stalls
+
+
+def median_step_ms(laps: Sequence[Lap]) -> float:
+    """The median time between the last steps."""
+    ends = [lap.end_s for lap in laps[-50:]]
+    return 1e3 * statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
+
+
+def steps_done_again(folder: Path) -> tuple[int, int]:
+    """(steps that were done more than once, steps that were never done), over all nodes of a side."""
+    done: dict[int, set[str]] = defaultdict(set)
+    again = 0
+    for path in folder.glob("*.steps"):
+        seen: set[int] = set()
+        for line in path.read_text().splitlines():
+            step = int(line.split()[0])
+            again += step in seen
+            seen.add(step)
+            done[step].add(path.stem)
+    missing = max(done) + 1 - len(done) if done else 0
+    return again, missing
+
+
+def rows_of(ours: Stalls, stock: Stalls, what: str) -> Iterator[Row]:
+    """A row per kind of change."""
+    for kind, bar in BARS.items():
+        if not ours.get(kind):
+            continue
+        median = statistics.median(ours[kind])
+        details = {"ours_ms": ours[kind], "stock_ms": stock.get(kind, [])}
+        shown = summary(ours[kind]), summary(stock.get(kind, []))
+        yield Row("stall", f"stall on {kind}, {what}, ms", None, *shown, median, bar, details)
+
+
+def overhead(size: int, pairs: int, num_steps: int, folder: Path) -> Iterator[Row]:
+    """Time and processor time of so many steps without a change, against DDP, in alternating pairs."""
+    ratios, cpu_ratios = [], []
+    for pair in range(pairs):
+        order = ("chicle", "stock") if pair % 2 else ("stock", "chicle")
+        found = {side: run_steps(side, size, num_steps, folder / f"{size}-{pair}-{side}") for side in order}
+        ratios.append(found["chicle"][0] / found["stock"][0])
+        cpu_ratios.append(found["chicle"][1] / found["stock"][1])
+        print(f"  {size} processes: step {ratios[-1]:.3f}, CPU {cpu_ratios[-1]:.3f}", flush=True)
+    for name, values in (("step", ratios), ("CPU of a run", cpu_ratios)):
+        low, high = interval(values)
+        shown = f"{low:.3f} to {high:.3f}"
+        bar = OVERHEAD if name == "step" else None
+        yield Row("overhead", f"{name}, {size} processes, over DDP (95 %)", None, shown, "", high, bar, {"all": values})
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """A 95 % interval of the median, by ranks."""
+    ordered, num = sorted(values), len(values)
+    reach = round(0.98 * num**0.5)
+    return ordered[max(0, num // 2 - reach)], ordered[min(num - 1, num // 2 + reach)]
+
+
+def run_steps(side: str, size: int, num_steps: int, folder: Path) -> tuple[float, float]:
+    """Train so many steps. Median step in milliseconds, and processor seconds of all processes."""
+    folder.mkdir(parents=True)
+    before = os.times()
+    environ = {**os.environ, **STOCK_ENVIRON, **THREADS, "PYTHONPATH": str(ROOT)}
+    JobSecret.load_or_create(folder / "job.secret")
+    rest = ["--num-steps", str(num_steps), "--checkpoint-every", "1000000"]
+    with StoreServer() as store:
+        processes = []
+        for rank in range(size):
+            if side == "chicle":
+                command = [
+                    *("-m", "chicle_elastic.launch", "--nnodes", f"{size}:{size}", "--name", f"n{rank}"),
+                    *("--rdzv-endpoint", store.endpoint, "--secret-file", str(folder / "job.secret")),
+                ]
+            else:
+                command = [
+                    *("-m", "torch.distributed.run", "--nnodes", str(size), "--nproc-per-node", "1"),
+                    *("--rdzv-backend", "c10d", "--rdzv-endpoint", store.endpoint, "--rdzv-id", "stock"),
+                    *("--rdzv-conf", STOCK_CONF, "--local-addr", "127.0.0.1"),
+                ]
+            command += [TASK, side, str(folder), f"n{rank}", *rest]
+            output = (folder / f"n{rank}.out").open("w")
+            processes.append(
+                subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environ, cwd=ROOT)
+            )
+        codes = [process.wait() for process in processes]
+    if any(codes):
+        raise RuntimeError(f"{side}: {codes}\n{(folder / 'n0.out').read_text()[-2000:]}")
+    after = os.times()
+    cpu_s = after.children_user - before.children_user + after.children_system - before.children_system
+    ends = [float(line.split()[1]) for line in (folder / "n0.steps").read_text().splitlines()]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(ends[5:])]
+    return 1e3 * statistics.median(gaps), cpu_s
+
+
+def main() -> int:
+    """Measure, print a table and one line of JSON, compare with the bars."""
+    line = parser("The stall of each change of a PyTorch loop, and its overhead, against torchrun with DDP.")
+    line.add_argument("--changes", type=int, default=5, help="kills, and notices (default 5); twice as many joins")
+    line.add_argument("--stock-changes", type=int, default=2, help="the same for stock, 0 leaves it out (default 2)")
+    line.add_argument("--large-changes", type=int, default=3, help="changes with 300 MB of state (default 3)")
+    line.add_argument("--pairs", type=int, default=21, help="pairs of runs without a change (default 21)")
+    line.add_argument("--num-steps", type=int, default=100, help="steps of each of these runs (default 100)")
+    arguments = line.parse_args()
+    if arguments.quick:
+        arguments.changes = arguments.large_changes = arguments.pairs = 1
+        arguments.stock_changes, arguments.num_steps = min(1, arguments.stock_changes), 20
+    report = Report(arguments, packages=["torch"])
+    with tempfile.TemporaryDirectory(prefix="chicle-bench-loop-") as name:
+        folder = Path(name)
+        with ChicleLoop(folder / "chicle", 0.0) as side:
+            ours = play(side, arguments.changes)
+            again, never = steps_done_again(side.folder)
+        stock: Stalls = {}
+        stock_again = stock_never = 0
+        if arguments.stock_changes:
+            with StockLoop(folder / "stock", 0.0) as peer:
+                stock = play(peer, arguments.stock_changes)
+                stock_again, stock_never = steps_done_again(peer.folder)
+        report.add(rows_of(ours, stock, "5 M parameters"))
+        for kind in ours:
+            if stock.get(kind):
+                ratio = statistics.median(stock[kind]) / max(1.0, statistics.median(ours[kind]))
+                report.add([Row("ratio", f"stall of torchrun over ours, {kind}", None, "", "", ratio, AHEAD)])
+        shown = f"{again} and {never}", f"{stock_again} and {stock_never}"
+        done = Row(
+            "work",
+            "steps that a node did again, and steps never done",
+            None,
+            *shown,
+            again + never,
+            Bar(0, at_most=True),
+        )
+        report.add([done])
+        if arguments.large_changes:
+            with ChicleLoop(folder / "large", 0.0) as large:
+                large.parameters = 25_000_000
+                report.add(rows_of(play(large, arguments.large_changes), {}, "300 MB of state"))
+        for size in (2, 4):
+            if arguments.pairs:
+                report.add(overhead(size, arguments.pairs, arguments.num_steps, folder))
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

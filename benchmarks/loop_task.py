@@ -1,0 +1,140 @@
+"""What the nodes of both sides run in the benchmark of loops: a network of the chosen size with Adam.
+
+    chicle    the loop of chicle_elastic.torch
+    stock     DDP under torchrun, with a checkpoint every so many steps, as PyTorch's own tutorial has it
+
+Both take the same samples of an epoch in the same global batches. After each step a process appends the end of the step
+to the laps of its node, and to NODE.steps the number of the step and whether it was done before.
+"""
+
+import argparse
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).parent))
+from elastic_laps import LapWriter  # type: ignore[import-not-found]  # started by its path: no package is imported
+
+NUM_FEATURES, NUM_CLASSES, NUM_SAMPLES = 256, 10, 8192
+BATCH = 64
+CHECKPOINT_EVERY = 10
+SILENT_S = 3.0
+
+
+def network(num_parameters: int) -> nn.Module:
+    """A perceptron of about so many parameters."""
+    width = int((num_parameters / 2) ** 0.5)
+    return nn.Sequential(
+        *(nn.Linear(NUM_FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()),
+        *(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, NUM_CLASSES)),
+    )
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and classes, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator)
+    return x, (x[:, :NUM_CLASSES]).argmax(1)
+
+
+class Steps:
+    """Takes down the steps of a node."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        self._laps = LapWriter(folder / f"{node}.laps")
+        self._file = (folder / f"{node}.steps").open("a", buffering=1)
+
+    def ended(self, step: int, members: int) -> None:
+        """A step has ended now."""
+        self._laps.ended(members)
+        self._file.write(f"{step} {time.perf_counter():.6f}\n")
+
+
+def chicle(options: argparse.Namespace) -> None:
+    """Train until the process is killed."""
+    import chicle_elastic.torch as elastic
+
+    model = network(options.parameters)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    steps = Steps(options.folder, options.node)
+    with elastic.loop(model, optimizer, data(), batch_size=options.batch) as loop:
+        for batch in loop.epochs(1_000_000):
+            begun, step = time.perf_counter(), loop.position.step
+            loss = functional.cross_entropy(model(batch.x), batch.y)
+            time.sleep(max(0.0, begun + options.step_ms / 1e3 - time.perf_counter()))
+            if loop.step(loss) is not None:
+                steps.ended(step, len(loop.members))
+            if options.num_steps and loop.position.step >= options.num_steps:
+                loop.stop()
+
+
+def stock(options: argparse.Namespace) -> None:
+    """The same by DDP; torchrun kills and starts this process at each change."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    group = dist.new_group(timeout=timedelta(seconds=SILENT_S))
+    model = network(options.parameters)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    path, epoch, done, step = options.folder / "checkpoint.pt", 0, 0, 0
+    if path.exists():
+        saved: dict[str, Any] = torch.load(path, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        epoch, done, step = saved["epoch"], saved["done"], saved["step"]
+    wrapped = DistributedDataParallel(model, process_group=group)
+    dataset, size = TensorDataset(*data()), dist.get_world_size()
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=0, drop_last=True)
+    loader = DataLoader(dataset, batch_size=options.batch // size, sampler=sampler, drop_last=True)
+    steps = Steps(options.folder, options.node)
+    while True:
+        sampler.set_epoch(epoch)
+        for number, (x, y) in enumerate(loader):
+            if number < done:
+                continue
+            begun = time.perf_counter()
+            loss = functional.cross_entropy(wrapped(x), y)
+            time.sleep(max(0.0, begun + options.step_ms / 1e3 - time.perf_counter()))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step, done = step + 1, number + 1
+            steps.ended(step - 1, size)
+            if dist.get_rank() == 0 and step % options.checkpoint_every == 0:
+                partial = path.with_suffix(".partial")
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save({**state, "epoch": epoch, "done": done, "step": step}, partial)
+                os.replace(partial, path)
+            if options.num_steps and step >= options.num_steps:
+                dist.destroy_process_group()
+                return
+        epoch, done = epoch + 1, 0
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("side", choices=("chicle", "stock"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("node")
+    parser.add_argument("--parameters", type=int, default=5_000_000)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--step-ms", type=float, default=0.0, help="shortest time of the forward pass")
+    parser.add_argument("--num-steps", type=int, default=0, help="end after so many steps")
+    parser.add_argument("--checkpoint-every", type=int, default=CHECKPOINT_EVERY)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    (chicle if options.side == "chicle" else stock)(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,418 @@
+"""The loop that a training script writes: batches out, steps in. A thin shell around `schedule`.
+
+Theory of operation. The body of the user's `for` is one attempt at a step. The loop seeds the generators of random
+numbers from (seed, position, rank), hands out this member's samples, and `step` adds up with the other members:
+
+    rows        one small sum: who calls what, samples, losses, votes                  (`schedule.Row`, `judge`)
+    gradients   one sum, weighted by samples                                           (`sums`)
+    commit      the sum of all members is here: optimizer, scheduler, position move on
+
+Up to the sum nothing is changed that a step depends on, but for buffers of the module, which are put back when the sum
+does not come. After it nothing can fail but this process. So a step counts for the job if a member that stays has its
+sum; else all members that stay do it again, from the same position, with the same random numbers.
+
+A process that an agent has started rehearses one step before it says that it may join: libraries, kernels and memory
+are warm then, and a fault of the script shows where no other node waits for it.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.errors import JobFailedError, PeerLostError, UsageError
+from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.settings import Settings
+from chicle_elastic.torch.batches import Batch, samples_of
+from chicle_elastic.torch.checkpoints import LoopCheckpoints
+from chicle_elastic.torch.checks import check_parameters, digest_of, inner_module
+from chicle_elastic.torch.schedule import Call, Plan, Position, Row, Transfers, judge
+from chicle_elastic.torch.seat import ClusterSeat, Seat, Solo
+from chicle_elastic.torch.state import TrainingState, parameters_of, send_and_receive
+from chicle_elastic.torch.sums import GradientSum, LocalSum
+
+logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """Trains a model on nodes that may come and go. A context manager. One class because a step, from its batch to its
+    commit, is one sequence.
+
+    Args:
+        model: Trained in place. Every node builds the same one; the values of the first node win.
+        optimizer: Of parameters of the model.
+        dataset: Map-style data set, tensor or array, tuple of them, or a chunk folder; the same on every node.
+        batch_size: Samples of a step of all nodes together, cut over them.
+        batch_size_per_node: Samples of each node, in place of `batch_size`. More nodes make larger steps, and the
+            learning rate is multiplied by `rate_of_nodes`.
+        seed: Of the order of the samples, and of all random numbers in the body.
+        shuffle: Whether each epoch has an order of its own; else that of the data.
+        collate: Makes a batch of samples of a map-style data set.
+        scheduler: Of the learning rate; the loop steps it after each "epoch" or "step" (`scheduler_every`).
+        scaler: A gradient scaler, for float16.
+        max_grad_norm: To which gradients are clipped.
+        reduction: "mean" or "sum": how the loss reduces the samples of a batch.
+        rate_of_nodes: Factor of the learning rate by the number of nodes; by default the number itself.
+        local_steps: Steps that each node takes alone between two averages.
+        outer_rate: Of the step that is made of an average.
+        outer_momentum: Nesterov's momentum of that step.
+
+    Raises:
+        UsageError: The options cannot work, the optimizer has parameters that the model has not, or the data set has no
+            samples by number.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Any,
+        *,
+        batch_size: int | None = None,
+        batch_size_per_node: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        collate: Callable[[list[Any]], Any] | None = None,
+        scheduler: Any = None,
+        scheduler_every: str = "epoch",
+        scaler: Any = None,
+        max_grad_norm: float | None = None,
+        reduction: str = "mean",
+        rate_of_nodes: Callable[[int], float] = float,
+        local_steps: int = 1,
+        outer_rate: float = 1.0,
+        outer_momentum: float = 0.0,
+    ) -> None:
+        size = batch_size or batch_size_per_node
+        if (batch_size is None) == (batch_size_per_node is None) or not size or size < 1:
+            raise UsageError("give batch_size, of all nodes together, or batch_size_per_node; a whole number from 1 on")
+        if scheduler_every not in ("epoch", "step") or reduction not in ("mean", "sum") or local_steps < 1:
+            raise UsageError(
+                f"scheduler_every={scheduler_every!r} is 'epoch' or 'step', reduction={reduction!r} 'mean' or 'sum', "
+                f"and local_steps={local_steps} at least 1"
+            )
+        if local_steps > 1 and scaler is not None:
+            raise UsageError("a gradient scaler works with local_steps=1 only: its scale would differ between nodes")
+        self._model, self._optimizer = inner_module(model), optimizer
+        check_parameters(self._model, optimizer)
+        self._samples = samples_of(dataset, collate)
+        if not len(self._samples):
+            raise UsageError("the data set has no samples")
+        self._plan = Plan(
+            num_samples=len(self._samples),
+            num_epochs=0,
+            batch_size=size,
+            is_per_node=batch_size is None,
+            local_steps=local_steps,
+            seed=seed,
+            is_shuffled=shuffle,
+        )
+        self._state = TrainingState(self._model, optimizer, scheduler, scaler)
+        self._is_scheduler_by_step = scheduler_every == "step"
+        self._max_grad_norm, self._is_mean, self._rate_of_nodes = max_grad_norm, reduction == "mean", rate_of_nodes
+        self._sum: GradientSum | LocalSum
+        if local_steps == 1:
+            self._sum = GradientSum(self._model, optimizer, self._apply, is_mean=self._is_mean)
+        else:
+            self._sum = LocalSum(self._model, optimizer, self._apply, rate=outer_rate, momentum=outer_momentum)
+        self._callbacks: list[Callable[[tuple[str, ...]], object]] = []
+        self._order: tuple[int, Any] = (-1, None)
+        self._batch: Batch | None = None
+        self._samples_done, self._loss_sum = 0, 0.0
+        self._is_last, self._is_void, self._has_stepped, self._wants_stop = True, False, False, False
+        self._has_begun = self._is_over = False
+        settings = Settings.from_environment()
+        self._seat: Seat = Solo(self)
+        if settings.control is not None:
+            self._seat = ClusterSeat(self, settings.control, MonotonicClock(), max_nodes=settings.max_nodes)
+        self._checkpoints = LoopCheckpoints(self._seat.checkpoint, self._state)
+
+    # What a script uses.
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process among the members, from 0; changes with them."""
+        return self._seat.rank
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the nodes that take part, by rank."""
+        return self._seat.members
+
+    @property
+    def position(self) -> Position:
+        """Epochs that are done, samples of this epoch that are done, and steps that are done."""
+        return self._state.position
+
+    def on_change(self, callback: Callable[[tuple[str, ...]], object]) -> None:
+        """Call `callback(members)` between two steps when there are other members from then on."""
+        self._callbacks.append(callback)
+
+    def epochs(self, number: int) -> Iterator[Batch]:
+        """Yield the batches of this process until all samples were used in `number` epochs. The body of the loop calls
+        `step` once for each of them."""
+        if self._has_begun or number < 0:
+            raise UsageError(f"epochs({number}): a loop trains once; give the number of all epochs, from 0 on")
+        self._has_begun = True
+        self._plan = plan = dataclasses.replace(self._plan, num_epochs=number)
+        if isinstance(self._seat, ClusterSeat):
+            yield from self._rehearse()
+        digest, found = digest_of(self._model, self._optimizer, plan), self._checkpoints.find()
+        self._seat.declare(seed=plan.seed, num_samples=plan.num_samples, digest=digest, merged=found)
+        while self._seat.next():
+            position, size = self.position, len(self.members)
+            if plan.is_over(position):  # resumed from a checkpoint of the end
+                self._seat.committed([Row(Call.STEP)] * size, stop_reason=self._stop_reason(), epochs=number)
+                continue
+            self._begin(position, self.rank)
+            pieces = [piece for piece in plan.batches(position, size)[self.rank] if piece]
+            for which, piece in enumerate(pieces, start=1):
+                self._is_last = which == len(pieces)
+                yield from self._offer(self._batch_of(position, piece))
+                if self._seat.is_broken and not self._is_void and not self._is_last:
+                    self._break("a member was lost")
+                if self._is_void:
+                    break
+            if not pieces:
+                self._add_up()
+        self._is_over = True
+
+    def backward(self, loss: Tensor, part: Batch | None = None) -> None:
+        """Add the gradients of a loss to those of this step.
+
+        Args:
+            loss: Of the batch, or of `part`.
+            part: One of `batch.parts(n)`; by default the whole batch.
+        """
+        batch, scaler = self._require_batch(), self._state.scaler
+        num = len(batch if part is None else part)
+        scaled = loss * (num / len(batch)) if self._is_mean and num != len(batch) else loss
+        (scaled if scaler is None else scaler.scale(scaled)).backward()
+        self._loss_sum += float(loss.detach()) * (num if self._is_mean else 1)
+
+    def step(self, loss: Tensor | None = None) -> float | None:
+        """Take one step with the other members.
+
+        Args:
+            loss: Of the batch; None where `backward` was called for its parts.
+
+        Returns:
+            The mean loss over the samples of all members since the last sum, when the step counts. None when it does
+            not: a member was lost, and the loop hands its samples out again; or it was a rehearsal; or a local step,
+            after which nothing is added up.
+        """
+        batch = self._require_batch()
+        if self._has_stepped:
+            raise UsageError("loop.step was called twice for one batch; use loop.backward for its parts")
+        if loss is not None and not self._is_void:
+            self.backward(loss)
+        self._has_stepped = True
+        self._samples_done += len(batch)
+        if batch.is_rehearsal or self._is_void:
+            return None
+        self._sum.end_batch()
+        return self._add_up() if self._is_last else None
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """Return the sum of the members' tensors. All members call it, between a batch and its `step`. When a member is
+        lost meanwhile, it returns the tensor of this one: the step does not count then, and is done again.
+
+        Args:
+            tensor: Of the same shape in every member; added up in float64.
+        """
+        batch = self._require_batch()
+        values = tensor.detach().to("cpu", torch.float64, copy=True).reshape(-1)
+        if batch.is_rehearsal or self._is_void:
+            return tensor.clone()
+        try:
+            self._agree(Row(Call.ALL_REDUCE, values.numel()))
+            self._seat.all_reduce(values.numpy())
+        except PeerLostError as error:
+            self._break(str(error))
+            return tensor.clone()
+        return values.reshape(tensor.shape).to(tensor)
+
+    def stop(self) -> None:
+        """End the training with the next step that counts. One member that calls it is enough."""
+        self._wants_stop = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_cut_short = error is None and self._has_begun and not self._is_over
+        if is_cut_short:
+            error = UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
+        self._leave(error)
+        if is_cut_short and error is not None:
+            raise error
+
+    # What the seat asks for (`seat.LoopUser`).
+
+    def exchange(self, group: ProcessGroup, plan: Transfers, *, in_place: bool) -> None:
+        """Bring the state of the senders to the receivers."""
+        send_and_receive(group, plan, self._state, in_place=in_place)
+
+    def restore(self, iteration: int) -> bool:
+        """Read the checkpoint of this iteration; False where this process finds none."""
+        return self._checkpoints.restore(iteration)
+
+    def save(self) -> None:
+        """Save the state, if this process is the one that does."""
+        if self.rank == 0:
+            self._checkpoints.save()
+
+    def changed(self, members: tuple[str, ...]) -> None:
+        """Tell the callbacks who takes part from now on."""
+        for callback in self._callbacks:
+            callback(members)
+
+    # One step.
+
+    def _rehearse(self) -> Iterator[Batch]:
+        """Compute one step that does not count."""
+        position = self.position
+        self._begin(position, rank=0)
+        piece = self._plan.batches(position, self._seat.max_nodes)[0][0] or range(1)
+        yield from self._offer(self._batch_of(position, piece, is_rehearsal=True))
+        self._put_back()
+
+    def _begin(self, position: Position, rank: int) -> None:
+        """Begin a step. A step that is done again draws the same random numbers."""
+        if len(self._samples) != self._plan.num_samples:
+            raise UsageError(
+                f"the data set had {self._plan.num_samples} samples and has {len(self._samples)} now; its length has "
+                "to stay, because every node cuts the samples by their numbers"
+            )
+        self._is_void, self._samples_done, self._loss_sum = False, 0, 0.0
+        entropy = [self._plan.seed, position.epoch, position.offset, rank]
+        first, second = np.random.SeedSequence(entropy).generate_state(2, np.uint32).tolist()
+        torch.manual_seed(first << 32 | second)
+        np.random.seed(first)  # noqa: NPY002 - data sets draw from NumPy's global generator
+        random.seed(second)
+        self._sum.begin()
+
+    def _batch_of(self, position: Position, piece: range, *, is_rehearsal: bool = False) -> Batch:
+        if self._order[0] != position.epoch:
+            self._order = position.epoch, self._plan.order(position.epoch)
+        numbers = self._order[1][piece.start : piece.stop]
+        return Batch(self._samples, numbers, epoch=position.epoch, is_rehearsal=is_rehearsal)
+
+    def _offer(self, batch: Batch) -> Iterator[Batch]:
+        """Hand a batch to the body of the user's loop."""
+        self._batch, self._has_stepped = batch, False
+        yield batch
+        if not self._has_stepped:
+            raise UsageError(
+                f"node {self._seat.node} did not call loop.step for a batch of {len(batch)} samples in epoch "
+                f"{batch.epoch}, and the others wait for it; call loop.step() without a loss to skip samples"
+            )
+        self._batch = None
+
+    def _add_up(self) -> float | None:
+        """Add up with the other members, and commit."""
+        before, size = self.position, len(self.members)
+        batches = self._plan.batches(before, size)
+        num_samples = [sum(map(len, pieces)) for pieces in batches]
+        buffer = self._sum.fill(num_samples[self.rank] / sum(num_samples))
+        row = Row(Call.STEP, len(buffer), self._samples_done, self._loss_sum, wants_stop=self._wants_stop)
+        try:
+            rows = self._agree(row)
+            self._seat.all_reduce(buffer)
+        except PeerLostError as error:
+            self._break(str(error))
+            return None
+        self._sum.commit(self._state.velocity, len(batches[0]))
+        self._state.position = self._plan.after(before, size)
+        if self._state.scheduler is not None and (self._is_scheduler_by_step or self.position.epoch > before.epoch):
+            self._state.scheduler.step()
+        reason = "loop.stop was called" if any(row.wants_stop for row in rows) else None
+        if self._plan.is_over(self.position):
+            reason = self._stop_reason()
+        epochs = self.position.epoch + self.position.offset / self._plan.num_samples
+        self._seat.committed(rows, stop_reason=reason, epochs=epochs)
+        if self.rank == 0:
+            self._checkpoints.committed(is_last=reason is not None)
+        num = sum(row.samples for row in rows) if self._is_mean else 1
+        return sum(row.loss for row in rows) / num
+
+    def _apply(self) -> None:
+        """Take the optimizer's step with the gradients that the parameters have, and forget these."""
+        optimizer, scaler, groups = self._optimizer, self._state.scaler, self._optimizer.param_groups
+        if self._max_grad_norm is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(parameters_of(optimizer), self._max_grad_norm)
+        rates = [group["lr"] for group in groups]
+        if self._plan.is_per_node and self._plan.local_steps == 1:
+            for group in groups:
+                group["lr"] = group["lr"] * self._rate_of_nodes(len(self.members))
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+        optimizer.zero_grad(set_to_none=True)
+
+    def _agree(self, row: Row) -> Sequence[Row]:
+        """Exchange rows; returns those of all members when they are about to add up the same. Raises PeerLostError when
+        a member was lost or its code has failed, UsageError when the members call different things."""
+        rows = self._seat.gather(row)
+        verdict = judge(rows, self.members)
+        if verdict.failed:
+            text = f"the code of {', '.join(verdict.failed)} has failed, as the output there says"
+            logger.warning("%s; the step is done again without", text)
+            raise PeerLostError(text)
+        if verdict.mismatch:
+            raise UsageError(f"the members do not call the same: {verdict.mismatch}")
+        return rows
+
+    def _break(self, reason: str) -> None:
+        """The step does not count: put back what the attempt has changed."""
+        self._is_void = True
+        self._put_back()
+        self._seat.broke(reason)
+
+    def _put_back(self) -> None:
+        self._sum.undo()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    # The end.
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Leave the job. If the code of all members has failed, the job ends with this error."""
+        failure = None
+        if error is not None and not isinstance(error, SystemExit | JobFailedError):
+            with contextlib.suppress(PeerLostError):  # the others learn of it by the closed connections
+                rows = self._seat.gather(Row(Call.FAILED))
+                if len(judge(rows, self.members).failed) == len(rows):
+                    failure = "".join(traceback.format_exception(error))
+            if failure is None:
+                print(f"node {self._seat.node} leaves the training: {error}", file=sys.stderr, flush=True)
+        self._seat.close(failure)
+
+    def _require_batch(self) -> Batch:
+        if self._batch is None:
+            raise UsageError("call backward, step and all_reduce in the body of `for batch in loop.epochs(...)`")
+        return self._batch
+
+    def _stop_reason(self) -> str:
+        return f"{self._plan.num_epochs} epochs are done"
+
+
+loop = Loop
+"""As scripts write it: `with elastic.loop(...) as loop`."""

@@ -1,0 +1,176 @@
+"""Decide what the members of an elastic loop do: which samples, what was agreed on, and who sends state to whom.
+
+Theory of operation. Every member holds the same `Position`. The order of an epoch's samples follows from (seed, epoch,
+number of samples), so no member tells another which samples it takes:
+
+    step       the next samples of the order, cut over the members by rank (`Plan.batches`)
+    commit     the step counts when a member has the sum of all members; the position moves on (`Plan.after`)
+    break      a member was lost before that: the position stays, and the members of the next round cut the same samples
+    round      members tell their `Standing`; the newest one wins, and its holders send their state (`transfers`)
+
+So a sample is counted when its step is committed, and a step that was not agreed on is done again from the same
+position. A member that committed a step which another one missed has the newer standing, and the other one receives it.
+
+Before each sum the members exchange a `Row`, in one small message: a member that calls something else than the others,
+or whose code raised, is found there and named, and no member waits for it.
+
+All of this is pure: no torch, no socket, no clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class Position:
+    """How far the training has come; the same in every member that has committed the same steps."""
+
+    epoch: int = 0  # epochs that are done
+    offset: int = 0  # samples of this epoch's order that committed steps have used
+    step: int = 0  # committed steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which samples a step takes, and how they are cut over the members.
+
+    Attributes:
+        num_samples: Of the data set, >= 1.
+        num_epochs: To train.
+        batch_size: Samples of an optimizer step: of all members together, or of each with `is_per_node`.
+        local_steps: Optimizer steps that a member takes between two sums, >= 1.
+    """
+
+    num_samples: int
+    num_epochs: int
+    batch_size: int
+    is_per_node: bool = False
+    local_steps: int = 1
+    seed: int = 0
+    is_shuffled: bool = True
+
+    def order(self, epoch: int) -> Array:
+        """Return the order of the samples in an epoch: ndarray of shape (num_samples,), int64."""
+        if not self.is_shuffled:
+            return np.arange(self.num_samples)
+        return np.random.default_rng([self.seed, epoch]).permutation(self.num_samples)
+
+    def is_over(self, position: Position) -> bool:
+        """Say whether all epochs are done."""
+        return position.epoch >= self.num_epochs
+
+    def batches(self, position: Position, size: int) -> list[list[range]]:
+        """Return the places in the epoch's order that each member takes until the next sum: by rank, a range for each
+        optimizer step; some may be empty. There are fewer steps at the end of an epoch."""
+        start, stop = self._span(position, size)
+        per_step = self._samples_per_step(size)
+        steps = [cut(begin, min(begin + per_step, stop), size) for begin in range(start, stop, per_step)]
+        return [list(parts) for parts in zip(*steps, strict=True)]
+
+    def after(self, position: Position, size: int) -> Position:
+        """Return the position after the step is committed by `size` members."""
+        _, stop = self._span(position, size)
+        step = position.step + 1
+        if stop == self.num_samples:
+            return Position(epoch=position.epoch + 1, step=step)
+        return Position(epoch=position.epoch, offset=stop, step=step)
+
+    def _samples_per_step(self, size: int) -> int:
+        return self.batch_size * (size if self.is_per_node else 1)
+
+    def _span(self, position: Position, size: int) -> tuple[int, int]:
+        num_wanted = self._samples_per_step(size) * self.local_steps
+        return position.offset, min(position.offset + num_wanted, self.num_samples)
+
+
+def cut(start: int, stop: int, number: int) -> list[range]:
+    """Cut the range from `start` to `stop` into `number` ranges whose lengths differ by at most 1."""
+    bounds = [start + (stop - start) * part // number for part in range(number + 1)]
+    return [range(bounds[part], bounds[part + 1]) for part in range(number)]
+
+
+class Standing(NamedTuple):
+    """What state a member has; the greatest one wins."""
+
+    has_begun: bool = False  # its state is that of the job; False for a process that has only built its model
+    merged: int = 0  # last committed iteration, as the agents' log counts them
+    # Round and iteration in which it was committed. A member that was taken for lost may have committed an iteration
+    # that the others repeated in another round.
+    round: int = 0
+    iteration: int = 0
+
+
+TORN = Standing(merged=-1)
+"""Of a member that was cut off while it received: a part of its state is of the job, and a part is its own."""
+
+
+class Transfers(NamedTuple):
+    """Who sends the state to whom in a new round. Each sender sends another part of it to every receiver."""
+
+    senders: tuple[int, ...]  # ranks
+    receivers: tuple[int, ...]
+
+
+def transfers(standings: Sequence[Standing]) -> Transfers:
+    """Return who sends the state: all members of the greatest standing; the first one where none has begun, as models
+    that have only been built differ."""
+    newest = max(standings)
+    senders = tuple(rank for rank, standing in enumerate(standings) if standing == newest)
+    if not newest.has_begun:
+        senders = senders[:1]
+    return Transfers(senders, tuple(rank for rank in range(len(standings)) if rank not in senders))
+
+
+class Call(IntEnum):
+    """What a member takes part in; the numbers travel."""
+
+    STEP = 1  # the sum of a step
+    ALL_REDUCE = 2  # a sum that the user's code asks for
+    FAILED = 3  # the user's code has raised an exception
+
+
+class Row(NamedTuple):
+    """What a member tells all others before a sum."""
+
+    call: int
+    num_values: int = 0  # that it is about to add up
+    samples: int = 0  # that it has processed since the last sum
+    loss: float = 0.0  # sum over these samples
+    seconds: float = 0.0  # that it computed
+    has_vote: bool = False  # its agent wants to stop at this boundary
+    wants_stop: bool = False  # the user's code asks for the end of the training
+
+
+class Verdict(NamedTuple):
+    """What follows from the rows of all members; the same for each of them."""
+
+    failed: tuple[str, ...] = ()  # members whose code raised
+    mismatch: str = ""  # why they cannot add up, in words
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether the members go on to add up."""
+        return not self.failed and not self.mismatch
+
+
+def judge(rows: Sequence[Row], members: Sequence[str]) -> Verdict:
+    """Say whether all members are about to add up the same; the members by rank."""
+    failed = tuple(member for member, row in zip(members, rows, strict=True) if row.call == Call.FAILED)
+    if failed:
+        return Verdict(failed=failed)
+    first = rows[0]
+    for member, row in zip(members, rows, strict=True):
+        if (row.call, row.num_values) != (first.call, first.num_values):
+            return Verdict(mismatch=f"{members[0]} calls {_words(first)}, but {member} calls {_words(row)}")
+    return Verdict()
+
+
+def _words(row: Row) -> str:
+    name = "loop.step" if row.call == Call.STEP else "loop.all_reduce"
+    return f"{name} over {row.num_values} values"

@@ -1,0 +1,161 @@
+"""Loops on real agents: every sample counts once, and the curve is that of one process, whatever happens to nodes."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.loop.forked_tasks import TaskServer, fork_tasks
+from tests.loop.loop_agents import (
+    COUNT,
+    NUM_SAMPLES,
+    add,
+    assert_each_counts_once,
+    end,
+    loop_agents,
+    losses_of,
+    start,
+    strike,
+    train_alone,
+    wait_until,
+)
+from tests.loop.train_loop import POINTS
+
+NET = ("--samples", "300", "--batch", "20", "--epochs", "1000")
+
+
+def test_nodes_that_come_and_go_have_the_curve_of_one_process(tmp_path: Path, tasks: TaskServer) -> None:
+    """One is killed, one leaves, one joins: losses of all steps and the model agree to the last digits."""
+    job = tmp_path / "job"
+    with loop_agents(job, tasks, *NET, "--min-ms", "20", options=("--start-nodes", "3")) as cluster:
+        n0, n1, n2 = start(cluster, "n0", "n1", "n2")
+        strike(cluster, "n1", "rows")
+        n0.wait_for("lost", lambda event: event["who"] == "n1")
+        n2.signal(signal.SIGTERM)
+        assert n2.wait_for_end() == 0
+        n3 = add(cluster, "n3")
+        n0.wait_for_members(3)
+        results = end(cluster, n0, n1, n3)
+    steps = results[0]["steps"]
+    first = ("--initial", str(job / "n0.result.json"))
+    alone = train_alone(tmp_path / "alone", tasks, *NET, *first, "--stop-step", str(steps))
+    losses = losses_of(results)
+    assert sorted(losses) == list(range(steps))
+    assert losses == pytest.approx({int(step): loss for step, loss in alone["losses"].items()}, rel=1e-10)
+    for ours, theirs in zip(results[0]["model"], alone["model"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-8, abs=1e-12)
+
+
+def test_each_sample_counts_once_when_a_process_dies_at_any_point_of_a_step(tmp_path: Path, tasks: TaskServer) -> None:
+    """Before, within and after the sum, before and after the optimizer."""
+    with loop_agents(tmp_path / "job", tasks, *COUNT, options=("--start-nodes", "3")) as cluster:
+        agents = start(cluster, "n0", "n1", "n2")
+        for number, point in enumerate(POINTS):
+            victim, witness = f"n{number % 3}", agents[(number + 1) % 3]
+            before = len(witness.events())
+            strike(cluster, victim, point)
+            witness.wait_for("joined", lambda event, victim=victim: event["who"] == victim, after=before)
+            witness.wait_for_members(3)
+        results = end(cluster, *agents)
+    assert_each_counts_once(results[0])
+
+
+def test_an_exception_on_one_node_takes_that_node_out(tmp_path: Path, tasks: TaskServer) -> None:
+    """The others go on; its agent ends, and its output has the traceback."""
+    with loop_agents(tmp_path, tasks, *NET, "--misbehave", "n1:raise", options=("--start-nodes", "3")) as cluster:
+        n0, n2, n1 = start(cluster, "n0", "n2", "n1")
+        assert n1.wait_for_end() == 1
+        assert "ValueError: a fault of n1" in n1.output()
+        n0.wait_for_members(2)
+        results = end(cluster, n0, n2)
+        assert sorted(losses_of(results)) == list(range(results[0]["steps"]))
+        assert "the code of n1 has failed" in n0.output()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raise", "ValueError: a fault of "),
+        ("forget", "did not call loop.step for a batch of "),
+    ],
+)
+def test_an_exception_on_all_nodes_ends_the_job_with_it(
+    how: str, words: str, tmp_path: Path, tasks: TaskServer
+) -> None:
+    """Every agent ends with exit code 1 and has the traceback."""
+    with loop_agents(tmp_path, tasks, *NET, "--misbehave", f"all:{how}", options=("--start-nodes", "2")) as cluster:
+        agents = start(cluster, "n0", "n1")
+        for agent in agents:
+            assert agent.wait_for_end() == 1
+            assert words in agent.output()
+
+
+def test_members_that_call_different_things_are_named(tmp_path: Path, tasks: TaskServer) -> None:
+    """No member waits for ever in the sum of another call."""
+    with loop_agents(tmp_path, tasks, *NET, "--misbehave", "n1:sum", options=("--start-nodes", "2")) as cluster:
+        agents = start(cluster, "n0", "n1")
+        for agent in agents:
+            assert agent.wait_for_end() == 1
+            assert "n1 calls loop.all_reduce over 2 values" in agent.output()
+
+
+def test_a_node_with_another_model_is_refused(tmp_path: Path, tasks: TaskServer) -> None:
+    """By the agents, before it could take part; the others train on."""
+    with loop_agents(tmp_path, tasks, *NET) as cluster:
+        [n0] = start(cluster, "n0")
+        with loop_agents(tmp_path / "other", tasks, *NET, "--width", "3") as others:
+            stranger = others.start(
+                "n1",
+                secret_file=tmp_path / "job.secret",
+                options=("--rdzv-endpoint", cluster.endpoint),
+                before=fork_tasks,
+            )
+            wait_until(lambda: "start all nodes alike" in stranger.output() + n0.output(), "a refusal")
+        results = end(cluster, n0)
+        assert results[0]["changes"] == [["n0"]]
+
+
+def test_a_checkpoint_is_resumed_on_another_number_of_nodes(tmp_path: Path, tasks: TaskServer) -> None:
+    """All nodes are killed; another number of them goes on from the newest checkpoint, and each sample counts once."""
+    saved = ("--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "5")
+    with loop_agents(tmp_path / "first", tasks, *COUNT, options=(*saved, "--start-nodes", "2")) as cluster:
+        start(cluster, "n0", "n1")
+        wait_until(lambda: (tmp_path / "saved" / "chicle-loop-000000010.safetensors").exists(), "a checkpoint")
+    with loop_agents(tmp_path / "second", tasks, *COUNT, options=(*saved, "--resume", "--start-nodes", "3")) as cluster:
+        agents = start(cluster, "m0", "m1", "m2")
+        agents[0].wait_for("iteration", lambda event: event["epochs"] >= 1.5)
+        results = end(cluster, *agents)
+    assert_each_counts_once(results[0])
+    assert min(map(int, results[0]["losses"])) >= 5
+
+
+def test_local_steps_of_several_nodes_are_averaged(tmp_path: Path, tasks: TaskServer) -> None:
+    """Every sample is in one local step, also when a node dies between two sums; all nodes have the same model. A
+    member's local step moves its own samples by 1, and its share of the average is that of its samples."""
+    script = (*COUNT, "--local-steps", "4")
+    with loop_agents(tmp_path, tasks, *script, options=("--start-nodes", "2")) as cluster:
+        n0, n1 = start(cluster, "n0", "n1")
+        strike(cluster, "n1", "rows")
+        n0.wait_for("lost")
+        n0.wait_for_members(2)
+        n0.wait_for("iteration", lambda event: event["epochs"] >= 1.2)
+        results = end(cluster, n0, n1)
+    [counts] = results[0]["model"]
+    epoch, _ = results[0]["position"]
+    assert epoch >= 1
+    done = counts[: epoch * NUM_SAMPLES]
+    assert {-0.5} <= set(done) <= {-0.5, -1.0}, "-1 where a member was alone"
+
+
+def test_a_node_whose_process_is_started_again_when_the_job_ends_ends_with_it(
+    tmp_path: Path, tasks: TaskServer
+) -> None:
+    """Its agent learns of the end before the new process is there, which then has nothing to do."""
+    with loop_agents(tmp_path, tasks, *NET, "--hold-restarts", options=("--start-nodes", "2")) as cluster:
+        n0, n1 = start(cluster, "n0", "n1")
+        strike(cluster, "n1", "rows")
+        n0.wait_for("lost")
+        end(cluster, n0)
+        n1.wait_for("finished")
+        (tmp_path / "go").touch()
+        assert n1.wait_for_end() == 0, n1.output()

@@ -1,0 +1,350 @@
+"""A loop in one process: what it hands out, what a step does, and what it refuses."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import chicle_elastic.torch as elastic
+from chicle_elastic.chunks.convert import ConvertOptions, convert
+from chicle_elastic.chunks.convert_inputs import ReadOptions
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.torch.checkpoints import LoopCheckpoints
+from chicle_elastic.torch.schedule import Position
+from chicle_elastic.torch.state import TrainingState
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums of several threads differ in their last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network() -> nn.Module:
+    """A network with state in its buffers, always of the same values."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
+
+
+def tensors(num_samples: int = 90) -> tuple[Tensor, Tensor]:
+    """Inputs and classes, always the same."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(num_samples, 6, generator=generator, dtype=torch.float64)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, **options: Any) -> list[float]:
+    """Losses of two epochs."""
+    with elastic.loop(model, optimizer, dataset, batch_size=20, seed=1, **options) as loop:
+        found = [loop.step(functional.cross_entropy(model(batch.x), batch.y)) for batch in loop.epochs(2)]
+    return [loss for loss in found if loss is not None]
+
+
+def plain(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None, norm: float | None = None) -> Any:
+    """What a plain loop over the same batches comes to: its losses."""
+    x, y = tensors()
+    losses = []
+    for epoch in range(2):
+        for numbers in torch.from_numpy(np.random.default_rng([1, epoch]).permutation(90)).split(20):
+            loss = functional.cross_entropy(model(x[numbers]), y[numbers])
+            optimizer.zero_grad()
+            loss.backward()
+            if norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), norm)
+            optimizer.step()
+            losses.append(loss.item())
+        if scheduler is not None:
+            scheduler.step()
+    return losses
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+def test_one_process_does_what_a_plain_loop_does(name: str) -> None:
+    """The same batches, losses and parameters, to the bit."""
+    ours, theirs = network(), network()
+    losses = train(ours, getattr(torch.optim, name)(ours.parameters(), lr=0.01), tensors())
+    assert losses == plain(theirs, getattr(torch.optim, name)(theirs.parameters(), lr=0.01))
+    for one, other in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_schedule_and_clipping_are_those_of_a_plain_loop() -> None:
+    """The scheduler steps once per epoch."""
+    ours, theirs = network(), network()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9) for model in (ours, theirs)]
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1) for optimizer in optimizers]
+    losses = train(ours, optimizers[0], tensors(), scheduler=schedulers[0], max_grad_norm=0.1)
+    assert losses == plain(theirs, optimizers[1], schedulers[1], 0.1)
+    assert optimizers[0].param_groups[0]["lr"] == pytest.approx(0.005)
+
+
+def test_gradients_of_parts_add_up_to_those_of_the_batch() -> None:
+    """Accumulation: each part counts by its samples."""
+    model = nn.Linear(6, 3).double()
+    other = copy.deepcopy(model)
+    x, y = tensors()
+    with elastic.loop(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), batch_size=20) as loop:
+        for batch in loop.epochs(1):
+            for part in batch.parts(3):
+                loop.backward(functional.cross_entropy(model(part.x), part.y), part)
+            assert loop.step() is not None
+    with elastic.loop(other, torch.optim.SGD(other.parameters(), lr=0.1), (x, y), batch_size=20) as loop:
+        for batch in loop.epochs(1):
+            loop.step(functional.cross_entropy(other(batch.x), batch.y))
+    assert torch.allclose(model.weight, other.weight, rtol=1e-12)
+
+
+def test_autocast_and_a_scaler_train() -> None:
+    """The scaler's step is skipped where gradients overflow, and its scale halves."""
+    model = nn.Linear(6, 3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    x, y = tensors()
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with elastic.loop(model, optimizer, (x.float(), y), batch_size=90, scaler=scaler) as loop:
+        for batch in loop.epochs(1):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = 1e3 * functional.cross_entropy(model(batch.x), batch.y)
+            loop.step(loss)
+    assert torch.equal(model.weight, before)
+    assert scaler.get_scale() == 2.0**125
+
+
+class Numbers(Dataset[Any]):
+    """A map-style data set that can grow."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((6,), float(index)), index % 3
+
+
+@pytest.mark.parametrize("kind", ["map", "arrays", "TensorDataset", "tensor", "list"])
+def test_data_sets_give_samples_by_number(kind: str) -> None:
+    """Of each kind, in the order of the data without a shuffle."""
+    x = np.repeat(np.arange(10.0, dtype=np.float32)[:, None], 6, axis=1)
+    y = np.arange(10) % 3
+    sets = {
+        "map": Numbers(10),
+        "arrays": (x, y),
+        "TensorDataset": TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),
+        "tensor": torch.from_numpy(x),
+        "list": [Numbers(10)[index] for index in range(10)],
+    }
+    model = nn.Linear(6, 3)
+    seen: list[float] = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with elastic.loop(model, optimizer, sets[kind], batch_size=4, shuffle=False) as loop:
+        for batch in loop.epochs(1):
+            seen += batch.x[:, 0].tolist()
+            assert (batch.y is None) == (kind == "tensor")
+            assert batch.y is None or batch.y.tolist() == (batch.numbers % 3).tolist()
+            loop.step(model(batch.x).sum())
+    assert seen == list(map(float, range(10)))
+
+
+def test_rows_of_a_chunk_folder_are_samples(tmp_path: Path) -> None:
+    """By path; each row once, with its class."""
+    x, y = tensors()
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "y.npy", y.numpy())
+    options = ConvertOptions(chunk_bytes=1024, read=ReadOptions(targets=tmp_path / "y.npy"))
+    folder = convert([tmp_path / "x.npy"], tmp_path / "chunks", options)
+    assert folder.num_chunks > 1
+    model = nn.Linear(6, 3).double()
+    seen = []
+    with elastic.loop(model, torch.optim.SGD(model.parameters(), lr=0.0), str(folder.path), batch_size=20) as loop:
+        for batch in loop.epochs(1):
+            loop.step(functional.cross_entropy(model(batch.x), batch.y))
+            seen += [(*row, int(target)) for row, target in zip(batch.x.tolist(), batch.y, strict=True)]
+    assert sorted(seen) == sorted((*row, int(target)) for row, target in zip(x.tolist(), y, strict=True))
+
+
+class Stream(IterableDataset[Any]):
+    """A data set whose samples have no numbers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dataset": Stream()}, "map-style data set"),
+        ({"dataset": iter([1])}, "map-style data set"),
+        ({"dataset": (torch.zeros(3), torch.zeros(4))}, r"\[3, 4\] samples"),
+        ({"dataset": torch.zeros(0)}, "no samples"),
+        ({"batch_size": None}, "batch_size_per_node"),
+        ({"batch_size": 0}, "batch_size_per_node"),
+        ({"batch_size_per_node": 3}, "batch_size_per_node"),
+        ({"scheduler_every": "day"}, "'day'"),
+        ({"local_steps": 0}, "local_steps=0"),
+        ({"local_steps": 2, "scaler": torch.amp.GradScaler("cpu")}, "scaler"),
+        ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(2, 5))], lr=0.1)}, r"group 0 .* shape \(2, 5\)"),
+    ],
+)
+def test_what_cannot_work_is_refused(change: dict[str, Any], words: str) -> None:
+    """With what to do instead."""
+    model = nn.Linear(6, 3)
+    options: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "dataset": torch.zeros(4, 6),
+        "batch_size": 2,
+    }
+    with pytest.raises(UsageError, match=words):
+        elastic.loop(**(options | change))
+
+
+def test_a_length_that_changes_is_refused() -> None:
+    """Every node cuts by the number of samples."""
+    dataset = Numbers(10)
+
+    def body(loop: elastic.Loop, loss: Tensor) -> None:
+        loop.step(loss)
+        dataset.length = 11
+
+    with pytest.raises(UsageError, match=r"had 10 samples and has 11 now"):
+        run(body, dataset)
+
+
+def run(body: Any, dataset: Any) -> None:
+    """A loop with this body."""
+    model = nn.Linear(6, 3)
+    with elastic.loop(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=4) as loop:
+        for batch in loop.epochs(2):
+            x = batch.x[0] if isinstance(batch.x, list) else batch.x
+            if body(loop, model(x).sum()) == "break":
+                break
+
+
+def step_twice(loop: elastic.Loop, loss: Tensor) -> None:
+    """A body that takes its step twice."""
+    loop.step(loss)
+    loop.step()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (lambda loop, loss: None, r"local did not call loop\.step"),
+        (step_twice, "called twice"),
+    ],
+)
+def test_a_body_that_does_not_step_once_is_found(body: Any, words: str) -> None:
+    """At the next batch, and not as a hang of others."""
+    with pytest.raises(UsageError, match=words):
+        run(body, torch.zeros(8, 6))
+
+
+def test_a_loop_that_is_left_by_break_says_so() -> None:
+    """`stop` ends it in order."""
+    with pytest.raises(UsageError, match=r"loop\.stop"):
+        run(lambda loop, loss: loop.step(loss) and "break", torch.zeros(8, 6))
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=2) as loop:
+        for batch in loop.epochs(5):
+            loop.stop()
+            assert loop.all_reduce(torch.ones(2)).tolist() == [1, 1]
+            loop.step(model(batch.x).sum())
+    assert loop.position == Position(offset=2, step=1)
+    with pytest.raises(UsageError, match="in the body"):
+        loop.step()
+
+
+def test_local_steps_of_one_process_are_those_of_its_optimizer() -> None:
+    """An average of one, and an outer step with momentum."""
+    ours, theirs = network(), network()
+    train(ours, torch.optim.Adam(ours.parameters(), lr=0.01), tensors(), local_steps=3)
+    plain(theirs, torch.optim.Adam(theirs.parameters(), lr=0.01))
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+    outer = network()
+    train(outer, torch.optim.Adam(outer.parameters(), lr=0.01), tensors(), local_steps=3, outer_momentum=0.9)
+    assert not torch.allclose(next(outer.parameters()), next(ours.parameters()), rtol=1e-3)
+
+
+def trained_state(name: str, *, momentum: float = 0.0) -> TrainingState:
+    """The state of a training with an optimizer, a scheduler and a scaler, after some steps."""
+    model = network()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=50, cycle_momentum=False)
+    options: dict[str, Any] = {"local_steps": 2, "outer_momentum": momentum} if momentum else {}
+    if not momentum:
+        options = {"scaler": torch.amp.GradScaler("cpu", init_scale=8.0)}
+    x, y = tensors()
+    with elastic.loop(
+        model, optimizer, (x, y), batch_size=20, scheduler=scheduler, scheduler_every="step", **options
+    ) as loop:
+        for batch in loop.epochs(1):
+            loop.step(functional.cross_entropy(model(batch.x), batch.y))
+    return loop._state
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "Adadelta", "Rprop"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_state_travels_to_the_bit(name: str, momentum: float, tmp_path: Path) -> None:
+    """By a file and back: model, buffers, optimizer, scheduler, scaler, outer momentum, position."""
+    state = trained_state(name, momentum=momentum)
+    text, sent = state.describe()
+    settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=True)
+    LoopCheckpoints(settings, state).save()
+    torch.manual_seed(99)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=50, cycle_momentum=False)
+    scaler = None if momentum else torch.amp.GradScaler("cpu", init_scale=2.0)
+    other = TrainingState(model, optimizer, scheduler, scaler)
+    checkpoints = LoopCheckpoints(settings, other)
+    assert checkpoints.find() == state.position.step
+    assert checkpoints.restore(checkpoints.find())
+    again, received = other.describe()
+    assert again == text
+    assert len(sent) == len(received)
+    assert all(torch.equal(one, two) for one, two in zip(sent, received, strict=True))
+
+
+def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    """As is a file that is cut off, or none; the newest two files stay."""
+    state = trained_state("SGD")
+    settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=True)
+    for step in (3, 4, 5):
+        state.position = Position(step=step)
+        LoopCheckpoints(settings, state).save()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"chicle-loop-00000000{step}.safetensors" for step in (4, 5)
+    ]
+    model = nn.Linear(2, 2)
+    other = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
+    with pytest.raises(DataError, match=r"0\.weight"):
+        LoopCheckpoints(settings, other).restore(5)
+    path = tmp_path / "chicle-loop-000000005.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="no whole checkpoint"):
+        LoopCheckpoints(settings, state).restore(5)
+    assert not LoopCheckpoints(settings, state).restore(7)
+
+
+def test_a_state_that_is_no_number_is_refused() -> None:
+    """It could reach other nodes only as a pickle."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["maker"] = object()
+    with pytest.raises(UsageError, match=r"\['maker'\].* is of object"):
+        TrainingState(model, optimizer, None, None).describe()

@@ -1,0 +1,40 @@
+"""`chicle run` runs a script on nodes of this host."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.cli.main import main
+from tests.timeouts import timeout_s
+
+SCRIPT = """
+import os, sys, torch
+import chicle_elastic.torch as elastic
+
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with elastic.loop(model, optimizer, torch.ones(80, 3), batch_size=8) as loop:
+    for batch in loop.epochs(5):
+        loop.step(model(batch.x).mean())
+with open(os.path.join(sys.argv[1], f"{loop.rank}-{len(loop.members)}"), "w") as file:
+    file.write(str(loop.position.step))
+"""
+
+
+def test_a_script_runs_on_two_nodes(tmp_path: Path) -> None:
+    """Each node runs the file with its arguments; they train together, and the command ends with them."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "chicle_elastic", "run", "-j", "2", "--out", str(tmp_path / "out")]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, str(script), str(tmp_path)], check=True, timeout=timeout_s(120), env=environ)
+    assert [(tmp_path / name).read_text() for name in ("0-2", "1-2")] == ["50", "50"]
+
+
+def test_a_module_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is for files."""
+    assert main(["run", "own.module"]) == 2
+    assert "'own.module' is no Python file" in capsys.readouterr().err
