@@ -50,7 +50,7 @@ def test_each_sample_counts_once(seed: int, tmp_path: Path, tasks: TaskServer) -
                 if kind == "notice":
                     agent.signal(signal.SIGTERM)
                 else:
-                    agent.process.kill()
+                    agent.signal(signal.SIGKILL)
                     for event in agent.events("hot")[-1:]:  # its task, if it has one; else that ends by itself
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(event["pid"], signal.SIGKILL)
