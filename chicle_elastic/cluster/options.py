@@ -62,6 +62,8 @@ class NodeOptions:
     checkpoint: CheckpointSettings | None = None  # where and when the job is saved; None for the settings of the `Job`
     wants_resume: bool = False  # resume from the newest checkpoint
     start_nodes: int | None = None  # nodes that the job waits for at its start; None for the minimum
+    # how many nodes there will be: with all of them a job that cannot go on ends. None where it waits for another node
+    all_nodes: int | None = None
     # begin the job anew if its leader gives no sign of life, although some agents may live
     may_begin_anew: bool = False
     leave_exit_code: int = 0  # exit code of a node that left on a notice

@@ -14,7 +14,7 @@ from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.members import GROUPS
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
-from chicle_elastic.scheduling.snapshot import STATE, restore, snapshot
+from chicle_elastic.scheduling.snapshot import STATE, restore, snapshot, to_text
 from chicle_elastic.values import Decision, Observations
 from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.stage import Stage
@@ -153,6 +153,21 @@ def test_a_variable_of_another_type_is_refused(variable: tuple[str, str]) -> Non
     data["parts"][variable[0]][variable[1]] = 7 if variable[1] == "memories" else {"some": "thing"}
     with pytest.raises(ProtocolError, match=variable[1]):
         restore(data)
+
+
+def test_what_a_chunk_has_travels_as_text() -> None:
+    """A node that joins makes its ledger of it without a list for each chunk; text of another kind is refused."""
+    stage = Stage(4, ["a", "b"])
+    stage.run()
+    sent = codec.encode(snapshot(stage.scheduler, write=codec.to_raw, write_large=to_text), Any)
+    data = json.loads(sent)
+    assert travelled(restore(data)) == travelled(stage.scheduler)
+    for name, variable in (("ledger", "_entries"), ("ledger", "node_chunks")):
+        assert isinstance(data["parts"][name][variable], str)
+        for text in ("[", '{"0": 7}'):
+            parts = data["parts"] | {name: data["parts"][name] | {variable: text}}
+            with pytest.raises(ProtocolError, match=variable):
+                restore(data | {"parts": parts})
 
 
 def test_a_type_without_a_place_is_the_fault_of_whoever_added_it() -> None:

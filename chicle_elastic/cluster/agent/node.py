@@ -313,8 +313,13 @@ class Node:
         self._show_status()
 
     def job_paused(self, reason: str) -> None:
-        """Of `Host`."""
+        """Say so; end the job where no other node is to come."""
         self._say_pause(f"the job is paused: {reason}")
+        log = self._built.membership.log
+        most = self._options.all_nodes
+        if most is not None and len(log.snapshot().present) >= most:
+            stop = events.StopRequested(reason=f"{FAILURE}the job cannot go on with its nodes\n{reason}")
+            self._loop.soon(lambda: log.append(stop))  # not inside of the caller, who folds an entry
 
     def _say_pause(self, what: str) -> None:
         """Into the log, loudly only where no status line says the same."""

@@ -19,11 +19,11 @@ from chicle_elastic.scheduling import codec, effects, events
 from chicle_elastic.scheduling.effects import Effect, StartIteration
 from chicle_elastic.scheduling.recording import Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, State
-from chicle_elastic.scheduling.snapshot import restore, snapshot
+from chicle_elastic.scheduling.snapshot import restore, snapshot, to_text
 
 KEPT_ENTRIES = 2048
 """An agent is lost after two seconds of silence, and few iterations are shorter than 1 ms: no agent lags by more."""
-STATE_VERSION = 5  # of the snapshots that `Log.state` returns
+STATE_VERSION = 6  # of the snapshots that `Log.state` returns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,11 +204,13 @@ class Log:
         return ordered
 
     def state(self, *, write: Callable[..., Any] = codec.to_values) -> dict[str, Any]:
-        """A snapshot of the log and its scheduler, as JSON values; `write` as in `scheduling.snapshot`."""
+        """A snapshot of the log and its scheduler, as JSON values; `write` as in `scheduling.snapshot`. With
+        `codec.to_raw` it is for a node that installs it."""
+        write_large = to_text if write is codec.to_raw else None
         return {
             "version": STATE_VERSION,
             "log": write(self._state),
-            "scheduler": snapshot(self.scheduler, write=write),
+            "scheduler": snapshot(self.scheduler, write=write, write_large=write_large),
         }
 
     def install(self, data: Any) -> None:

@@ -46,7 +46,7 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
 
     Args:
         job: Its settings: "run_id", "endpoint" of the store, "min_nodes", "max_nodes", "start_nodes", "grace_s",
-            "memory_bytes", "log_dir"; "name" of the node.
+            "memory_bytes", "log_dir"; "all_nodes", "name" of the node.
     """
     secret_file = Path(f"/proc/self/fd/{fds[0]}")
     try:
@@ -57,6 +57,7 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
             memory_bytes=job["memory_bytes"],
             log_dir=None if job["log_dir"] is None else Path(job["log_dir"]),
             start_nodes=job["start_nodes"],
+            all_nodes=job["all_nodes"],
             shows_status=False,  # the driver shows the progress of a fit
         )
         entry = JobEntry.open(

@@ -201,6 +201,7 @@ class JobRun:
             "min_nodes": settings["min_nodes"],
             "max_nodes": MAX_NODES,
             "start_nodes": start_nodes,
+            "all_nodes": self.num_nodes if settings.get("schedule") is None else None,
             "grace_s": settings["grace_s"],
             "memory_bytes": settings.get("memory_bytes"),
             "log_dir": settings.get("log_dir"),
