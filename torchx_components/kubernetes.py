@@ -91,7 +91,7 @@ class KubernetesNodes(PolledMembers[Member]):
     def __init__(self, api: KubernetesApi, name: str, *, least: int, most: int, begin: int) -> None:
         super().__init__(begin=begin, least=least, most=most, close_s=2 * REQUEST_S)
         # as of `Members`; why pods wait, where Kubernetes says so
-        self.waiting = f"kubectl get pods -l chicle.run={name} says where they stand"
+        self.waiting = self._advice = f"kubectl get pods -l chicle.run={name} says where they stand"
         self._api, self._name, self._set = api, name, -1
 
     def begin(self) -> None:
@@ -131,6 +131,7 @@ class KubernetesNodes(PolledMembers[Member]):
         listed = self._api.call("GET", f"/api/v1/namespaces/{self._api.namespace}/pods?{selector}")
         now_s, known = time.monotonic(), self.members
         running: dict[NodeId, Member] = {}
+        waiting = self._advice
         for pod in listed["items"]:
             name, status = NodeId(pod["metadata"]["name"]), pod.get("status", {})
             if status.get("phase") == "Running":
@@ -138,7 +139,8 @@ class KubernetesNodes(PolledMembers[Member]):
                 is_noticed = "deletionTimestamp" in pod["metadata"]
                 running[name] = Member(name, pod["spec"].get("nodeName", ""), since_s, is_noticed)
             elif reason := _why_waiting(status):
-                self.waiting = f"{name} waits: {reason}"
+                waiting = f"{name} waits: {reason}"
+        self.waiting = waiting
         self._found(running, fault=fault)
 
     def _path(self, job: str) -> str:

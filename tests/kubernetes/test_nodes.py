@@ -86,14 +86,41 @@ def test_what_a_person_sets_stays_until_the_job_asks_for_another_number(
     assert comes(lambda: burst(api) == 0)
 
 
-def test_pods_that_wait_say_why_and_pods_that_end_are_gone(nodes: KubernetesNodes, pods: list[Manifest]) -> None:
-    """The scheduler's own words reach the user; one that is being deleted is under notice."""
-    conditions = [
-        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}
-    ]
-    pods.append(pod("demo-core-c", "Pending", conditions=conditions))
+UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}
+
+
+def creating(reason: str, message: str) -> list[Manifest]:
+    """The status of a pod's container that has not begun."""
+    return [{"state": {"waiting": {"reason": reason, "message": message}}}]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"conditions": [UNSCHEDULED]}, "demo-core-c waits: 0/3 nodes are available: 3 Insufficient cpu."),
+        (
+            {"containerStatuses": creating("ImagePullBackOff", "no such image")},
+            "demo-core-c waits: ImagePullBackOff: no such image",
+        ),
+        ({"conditions": [{**UNSCHEDULED, "status": "True"}]}, ""),
+        ({"containerStatuses": creating("ContainerCreating", "")}, ""),
+        ({"containerStatuses": [{"state": {"running": {}}}]}, ""),
+    ],
+    ids=["no machine", "no image", "has a machine", "begins", "runs"],
+)
+def test_pods_that_wait_say_why(nodes: KubernetesNodes, pods: list[Manifest], status: Manifest, said: str) -> None:
+    """Kubernetes' own words reach the user, as long as it says them; a pod on its way says nothing."""
+    pods.append(pod("demo-core-c", "Pending", **status))
     nodes.begin()
-    assert nodes.waiting == "demo-core-c waits: 0/3 nodes are available: 3 Insufficient cpu."
+    nowhere = "kubectl get pods -l chicle.run=demo says where they stand"
+    assert nodes.waiting == (said or nowhere)
+    pods.pop()
+    assert comes(lambda: nodes.waiting == nowhere)
+
+
+def test_pods_that_end_are_gone(nodes: KubernetesNodes, pods: list[Manifest]) -> None:
+    """One that is being deleted is under notice."""
+    nodes.begin()
     pods[:] = [pod("demo-core-a", "Failed"), pod("demo-core-b")]
     pods[1]["metadata"]["deletionTimestamp"] = "2026-11-23T00:00:00Z"
     assert comes(lambda: list(nodes.members) == ["demo-core-b"])
@@ -118,8 +145,10 @@ def fault_of(nodes: KubernetesNodes) -> str:
 
 
 def test_a_job_that_kubernetes_has_given_up_ends_the_run(api: ApiServer, nodes: KubernetesNodes) -> None:
-    """With its reason; and then nothing is left of the members' Jobs that is not over."""
+    """With its reason, and for nothing else; and then nothing is left of the members' Jobs that is not over."""
+    api.jobs["demo-core"]["status"] = {"conditions": [{**FAILED, "type": "Suspended"}, {**FAILED, "status": "False"}]}
     nodes.begin()
+    assert not fault_of(nodes)
     with api.lock:
         api.jobs["demo-core"]["status"] = {"conditions": [FAILED]}
     assert comes(lambda: bool(fault_of(nodes)))

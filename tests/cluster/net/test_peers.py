@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.secret import JobSecret
 from tests.cluster.loops import turn_until
 from tests.cluster.net.linked_agents import Agent
@@ -57,3 +58,14 @@ def test_a_link_stays_when_either_agent_dials_again(agents: tuple[Agent, Agent])
     b.dial(a)
     time.sleep(0.3)
     say_and_hear(agents)
+
+
+def test_a_word_to_all_is_heard_by_those_that_have_a_link(agents: tuple[Agent, Agent]) -> None:
+    """Encoded once, and not for who is not there."""
+    a, b = agents
+    a.dial(b)
+    turn_until(lambda: a.told and b.told, a.loop, b.loop)
+    a.links.broadcast("text", text="all")
+    a.links.send_text([NodeId("nobody"), b.node], b'{"kind": "text", "text": "some"}')
+    turn_until(lambda: len(b.told) == 3, a.loop, b.loop)
+    assert b.told[1:] == ["a#0 says all", "a#0 says some"]

@@ -10,7 +10,7 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import StateVersion
 from tests.chunk_slots import bytes_in_slot, chunk_in_slot
 from tests.cluster.loops import turn_until
-from tests.cluster.transfer.transfer_nodes import CHUNK, Node, Pair
+from tests.cluster.transfer.transfer_nodes import CHUNK, OTHER, Node, Pair
 from tests.cluster.transfer.transfer_nodes import SOURCE as HERE
 from tests.cluster.transfer.transfer_nodes import TARGET as THERE
 
@@ -31,6 +31,18 @@ def test_what_nobody_can_load_is_not_waited_for(source: Node) -> None:
     source.memory.task_is_there()
     source.memory.load(order, merged=0)
     assert not source.memory.is_quiet
+
+
+def test_a_slot_that_the_task_has_not_filled_is_given_back(loop: EventLoop, source: Node) -> None:
+    """What it says it has loaded is looked at before anybody may read it."""
+    source.memory.task_is_there()
+    source.memory.load(effects.LoadChunks(chunks=(OTHER,), node=HERE, round=3), merged=0)
+    turn_until(lambda: source.memory.store.slot_stats().reserved, loop)
+    source.memory.loaded(control.Loaded(chunk=OTHER, round=3))
+    turn_until(lambda: bool(source.answers), loop)
+    [answer] = source.answers
+    assert isinstance(answer, events.LoadFailed)
+    assert source.memory.store.slot_stats().reserved == 0
 
 
 def test_a_node_is_quiet_when_its_memory_is_taken(loop: EventLoop, source: Node) -> None:
