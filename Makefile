@@ -15,7 +15,7 @@ INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input 
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-linear bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats bench-scale chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-linear bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-loop bench-hosts bench-heartbeats bench-scale chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -91,6 +91,9 @@ bench-overhead: $(VENV)/.chicle-test  ## Measure an iteration with agents watchi
 bench-elastic: $(VENV)/.chicle-test  ## Measure the stall of each change of the membership against stock torchrun, and with much data
 	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md elastic $(ARGS)
 	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md elastic_data $(DATA_ARGS)
+
+bench-loop: $(VENV)/.chicle-test  ## Measure what changes cost a training loop of PyTorch, and its overhead, against torchrun with DDP
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md loop $(ARGS)
 
 bench-hosts: $(VENV)/.chicle-test  ## Measure the same on several hosts, over links of several rates and round trips (needs root, iproute2)
 	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md hosts $(ARGS)

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.bars import Bar, Row
 from benchmarks.elastic import JOIN, NOTICE, SIGKILL, Stalls, add_one, summary, take_one
 from benchmarks.elastic_laps import Lap
-from benchmarks.elastic_nodes import NUM_NODES, ROOT, STOCK_CONF, STOCK_ENVIRON, THREADS, Chicle, Side, Stock
+from benchmarks.elastic_nodes import NUM_NODES, ROOT, STOCK_CONF, STOCK_ENVIRON, THREADS, TIMEOUT_S, Chicle, Side, Stock
 from benchmarks.report import Report, parser
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.transports.secret import JobSecret
@@ -33,6 +33,7 @@ BARS = {SIGKILL: Bar(400, 200, at_most=True), JOIN: Bar(250, 100, at_most=True),
 AHEAD = Bar(1.0)
 OVERHEAD = Bar(1.03, 1.0, at_most=True)
 KINDS = (SIGKILL, NOTICE)
+FIRST_STEPS = 5  # that are not looked at
 
 
 class ChicleLoop(Chicle):
@@ -121,8 +122,9 @@ def overhead(size: int, pairs: int, num_steps: int, folder: Path) -> Iterator[Ro
         found = {side: run_steps(side, size, num_steps, folder / f"{size}-{pair}-{side}") for side in order}
         ratios.append(found["chicle"][0] / found["stock"][0])
         cpu_ratios.append(found["chicle"][1] / found["stock"][1])
-        print(f"  {size} processes: step {ratios[-1]:.3f}, CPU {cpu_ratios[-1]:.3f}", flush=True)
-    for name, values in (("step", ratios), ("CPU of a run", cpu_ratios)):
+        shown = ", ".join(f"{side} {step:.1f} ms, CPU {cpu:.1f} ms" for side, (step, cpu) in sorted(found.items()))
+        print(f"  {size} processes, a step: {shown}", flush=True)
+    for name, values in (("step", ratios), ("processor time of a step", cpu_ratios)):
         low, high = interval(values)
         shown = f"{low:.3f} to {high:.3f}"
         bar = OVERHEAD if name == "step" else None
@@ -137,39 +139,34 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def run_steps(side: str, size: int, num_steps: int, folder: Path) -> tuple[float, float]:
-    """Train so many steps. Median step in milliseconds, and processor seconds of all processes."""
+    """Train so many steps. Median step, and processor time of a step of all processes and agents, in milliseconds."""
     folder.mkdir(parents=True)
-    before = os.times()
     environ = {**os.environ, **STOCK_ENVIRON, **THREADS, "PYTHONPATH": str(ROOT)}
     JobSecret.load_or_create(folder / "job.secret")
     rest = ["--num-steps", str(num_steps), "--checkpoint-every", "1000000"]
     with StoreServer() as store:
+        ours = [
+            *("-m", "chicle_elastic.launch", "--nnodes", f"{size}:{size}", "--rdzv-endpoint", store.endpoint),
+            *("--secret-file", str(folder / "job.secret"), "--name"),
+        ]
+        commands = [[*ours, f"n{rank}", TASK, side, str(folder), f"n{rank}"] for rank in range(size)]
+        if side == "stock":  # one agent for all processes, which costs least
+            commands = [["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), TASK, side]]
+            commands[0] += [str(folder), "rank"]
         processes = []
-        for rank in range(size):
-            if side == "chicle":
-                command = [
-                    *("-m", "chicle_elastic.launch", "--nnodes", f"{size}:{size}", "--name", f"n{rank}"),
-                    *("--rdzv-endpoint", store.endpoint, "--secret-file", str(folder / "job.secret")),
-                ]
-            else:
-                command = [
-                    *("-m", "torch.distributed.run", "--nnodes", str(size), "--nproc-per-node", "1"),
-                    *("--rdzv-backend", "c10d", "--rdzv-endpoint", store.endpoint, "--rdzv-id", "stock"),
-                    *("--rdzv-conf", STOCK_CONF, "--local-addr", "127.0.0.1"),
-                ]
-            command += [TASK, side, str(folder), f"n{rank}", *rest]
-            output = (folder / f"n{rank}.out").open("w")
-            processes.append(
-                subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environ, cwd=ROOT)
-            )
-        codes = [process.wait() for process in processes]
+        for number, command in enumerate(commands):
+            with (folder / f"{number}.out").open("w") as output:
+                whole = [sys.executable, *command, *rest]
+                processes.append(subprocess.Popen(whole, stdout=output, stderr=output, env=environ, cwd=ROOT))
+        codes = [process.wait(TIMEOUT_S) for process in processes]
     if any(codes):
         raise RuntimeError(f"{side}: {codes}\n{(folder / 'n0.out').read_text()[-2000:]}")
-    after = os.times()
-    cpu_s = after.children_user - before.children_user + after.children_system - before.children_system
-    ends = [float(line.split()[1]) for line in (folder / "n0.steps").read_text().splitlines()]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(ends[5:])]
-    return 1e3 * statistics.median(gaps), cpu_s
+    cpu_s, gaps = 0.0, list[float]()
+    for path in folder.glob("*.steps"):
+        lines = [line.split() for line in path.read_text().splitlines()[FIRST_STEPS:]]
+        cpu_s += (float(lines[-1][2]) - float(lines[0][2])) / (len(lines) - 1)
+        gaps += [float(later[1]) - float(earlier[1]) for earlier, later in itertools.pairwise(lines)]
+    return 1e3 * statistics.median(gaps), 1e3 * cpu_s
 
 
 def main() -> int:

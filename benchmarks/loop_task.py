@@ -4,7 +4,8 @@
     stock     DDP under torchrun, with a checkpoint every so many steps, as PyTorch's own tutorial has it
 
 Both take the same samples of an epoch in the same global batches. After each step a process appends the end of the step
-to the laps of its node, and to NODE.steps the number of the step and whether it was done before.
+to the laps of its node, and to NODE.steps the number of the step, its end, and the processor seconds of the process and
+its agent until then.
 """
 
 import argparse
@@ -54,7 +55,13 @@ class Steps:
     def ended(self, step: int, members: int) -> None:
         """A step has ended now."""
         self._laps.ended(members)
-        self._file.write(f"{step} {time.perf_counter():.6f}\n")
+        self._file.write(f"{step} {time.perf_counter():.6f} {time.process_time() + cpu_s_of(os.getppid()):.6f}\n")
+
+
+def cpu_s_of(pid: int) -> float:
+    """Processor seconds of a process so far, which is the agent of this one."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def chicle(options: argparse.Namespace) -> None:
@@ -91,11 +98,12 @@ def stock(options: argparse.Namespace) -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         epoch, done, step = saved["epoch"], saved["done"], saved["step"]
+    node = options.node if options.node != "rank" else f"rank{dist.get_rank()}"
     wrapped = DistributedDataParallel(model, process_group=group)
     dataset, size = TensorDataset(*data()), dist.get_world_size()
     sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=0, drop_last=True)
     loader = DataLoader(dataset, batch_size=options.batch // size, sampler=sampler, drop_last=True)
-    steps = Steps(options.folder, options.node)
+    steps = Steps(options.folder, node)
     while True:
         sampler.set_epoch(epoch)
         for number, (x, y) in enumerate(loader):
