@@ -15,13 +15,12 @@ of the anchor (`torchx_components.anchor`).
 import functools
 import inspect
 import os
-import shlex
 from typing import Any, Callable, Dict, Optional
 
 import torchx
 import torchx.specs as specs
 
-from torchx_components.anchor_app import anchor_of, component_of, role_of
+from torchx_components.anchor_app import component_of, role_of
 from torchx_components.node import FIT, is_script, parse_nodes
 
 NODE = "torchx_components.node"
@@ -72,28 +71,39 @@ def app(
     return component_of(locals(), [module, *task])
 
 
-def _estimator(component: Callable[..., specs.AppDef]) -> Callable[..., specs.AppDef]:
-    """Give a component that fits an estimator the options of `app`, with their description, behind its own arguments.
+def _with_options(component: Callable[..., specs.AppDef]) -> Callable[..., specs.AppDef]:
+    """Give a component that fits an estimator, or runs a script, the options of `app` behind its own arguments, with
+    their description.
 
     TorchX's check of a file wants each component as a function there, and reads its options from the signature.
     """
-    name = component.__name__
+    name, own = component.__name__, inspect.signature(component)
     options = [each for each in inspect.signature(app).parameters.values() if each.kind is each.KEYWORD_ONLY]
     options = [each.replace(default=f"chicle-{name}") if each.name == "name" else each for each in options]
     defaults = {each.name: each.default for each in options}
 
     @functools.wraps(component)
-    def submit(train: str, out: str, *solver: str, **given: Any) -> specs.AppDef:
-        return component_of({"train": train, "out": out, **defaults, **given}, [FIT, "--estimator", name, *solver])
+    def submit(*words: str, **given: Any) -> specs.AppDef:
+        bound = own.bind(*words, **{each: given.pop(each) for each in own.parameters if each in given})
+        bound.apply_defaults()
+        told = bound.arguments
+        if "script" not in told:
+            return component_of({**defaults, **given, **told}, [FIT, "--estimator", name, *told["solver"]])
+        if not is_script(told["script"]):
+            raise ValueError(
+                f"chicle.script runs a file, NAME.py, and not {told['script']!r}; chicle.app runs a module"
+            )
+        task = [os.path.abspath(told["script"]), *told["arguments"]]
+        return component_of({**defaults, **given, "train": "", "out": told["out"]}, task)
 
     described = inspect.getdoc(app) or ""
     submit.__doc__ = f"{inspect.getdoc(component)}\n{described[described.index('    j: nodes') :]}"
-    own = inspect.signature(component)
-    submit.__signature__ = own.replace(parameters=[*own.parameters.values(), *options])  # type: ignore[attr-defined]
+    parameters = [*own.parameters.values(), *options]
+    submit.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return submit
 
 
-@_estimator
+@_with_options
 def svm(train: str, out: str, *solver: str) -> specs.AppDef:
     """Train a linear support vector machine (ChicleSVM) on nodes that may come and go.
 
@@ -106,7 +116,7 @@ def svm(train: str, out: str, *solver: str) -> specs.AppDef:
     """
 
 
-@_estimator
+@_with_options
 def logistic(train: str, out: str, *solver: str) -> specs.AppDef:
     """Train logistic regression (ChicleLogisticRegression) on nodes that may come and go.
 
@@ -119,7 +129,7 @@ def logistic(train: str, out: str, *solver: str) -> specs.AppDef:
     """
 
 
-@_estimator
+@_with_options
 def cnn(train: str, out: str, *solver: str) -> specs.AppDef:
     """Train a small network on images (ChicleCNNClassifier) on nodes that may come and go.
 
@@ -132,47 +142,15 @@ def cnn(train: str, out: str, *solver: str) -> specs.AppDef:
     """
 
 
-def script(
-    script: str,
-    *arguments: str,
-    out: str = "chicle-run",
-    j: str = "1",
-    checkpoint: str = "",
-    resume: bool = False,
-    grace: float = 25.0,
-    begin: int = 0,
-    member_options: str = "",
-    env: Optional[Dict[str, str]] = None,
-    name: str = "chicle-script",
-    image: str = torchx.IMAGE,
-    python: str = "python",
-    cpu: int = 2,
-    memMB: int = 4096,
-    gpu: int = 0,
-) -> specs.AppDef:
+@_with_options
+def script(script: str, *arguments: str, out: str = "chicle-run") -> specs.AppDef:
     """Run a script with a loop of chicle_elastic.torch on nodes that may come and go.
 
     Args:
         script: Python file that each node runs; every node has to see it
         arguments: of the script, after a --
         out: folder for what anchor and nodes write, which all of them have to see
-        j: nodes as MIN:MAX or N; with fewer than MIN it pauses
-        checkpoint: folder that all nodes share, for periodic checkpoints
-        resume: go on from the newest checkpoint, if there is one
-        grace: seconds from a notice until a node has to be gone
-        begin: nodes to begin with; 0 for MAX
-        member_options: further options of the anchor, e.g. "--sbatch=--partition=spot --notices auto"
-        env: environment of anchor and nodes, e.g. OMP_NUM_THREADS=8
-        name: name of the job
-        image: image to use, where the scheduler has images
-        python: interpreter of anchor and nodes
-        cpu: processors per node
-        memMB: memory per node in MB
-        gpu: GPUs per node
     """
-    if not is_script(script):
-        raise ValueError(f"chicle.script runs a Python file, NAME.py, and not {script!r}; chicle.app runs a module")
-    return anchor_of(locals(), shlex.split(member_options), [os.path.abspath(script), *arguments])
 
 
 def join(
