@@ -50,8 +50,9 @@ def components_of(source: str) -> dict[str, list[str]]:
     found = {}
     for name, function in functions.items():
         if function.returns is not None and ast.unparse(function.returns).endswith(".AppDef"):
-            with_options = functions["app"] if function.decorator_list else function  # see `_estimator` there
-            arguments = (*function.args.args, *with_options.args.kwonlyargs)
+            arguments = [*function.args.args, *function.args.kwonlyargs]
+            if function.decorator_list:  # see `_with_options` there
+                arguments += functions["app"].args.kwonlyargs
             found[name] = [option_of(argument.arg) for argument in arguments]
     return found
 
