@@ -9,7 +9,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job, Outcome
-from chicle_elastic.solvers.linear.rows import MergedRows
+from chicle_elastic.solvers.linear.rows import NewtonRows
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.rows import WideRows, with_columns
 from chicle_elastic.solvers.local_chunk import Gate
@@ -41,7 +41,7 @@ def whole_of(X: Any) -> Array:
 def copied(whole: Array) -> tuple[WideRows, Array]:
     """Rows as Newton steps copy them, and which columns of `whole` these have."""
     matrix, columns = with_columns(sp.csr_array(whole), np.any(whole != 0, axis=0, keepdims=True)[0])
-    return WideRows(MergedRows(matrix), matrix.nnz, is_exact=False), columns
+    return WideRows(NewtonRows(matrix), matrix.nnz, is_exact=False), columns
 
 
 def fit(trainer: LinearTrainer, runtime: InProcess, X: Any, y: Array, max_iterations: int) -> Outcome:

@@ -310,7 +310,8 @@ def test_a_set_stop_flag_leaves_everything_as_it_was():
     np.testing.assert_array_equal(vectors, case.vectors)
 
 
-def test_products_equal_their_numpy_forms(kind):
+@pytest.mark.parametrize("are_squared", [False, True])
+def test_products_equal_their_numpy_forms(kind, are_squared):
     """Both sides, over all chunks; a row of weight 0 counts for nothing."""
     case = Case(kind, 1, Loss.HINGE)
     rng = np.random.default_rng(3)
@@ -321,8 +322,9 @@ def test_products_equal_their_numpy_forms(kind):
     products.row_products(case.rows, case.lengths, INTERCEPT, vector, result)
     np.testing.assert_allclose(result, expected["result"], rtol=1e-12, atol=1e-14)
     total = np.ones(6)
-    expected = case.reference(products.weighted_sum, range(20), weights=weights, result=total.copy())
-    products.weighted_sum(case.rows, case.lengths, INTERCEPT, weights, total)
+    given = {"weights": weights, "are_squared": are_squared, "result": total.copy()}
+    expected = case.reference(products.weighted_sum, range(20), **given)
+    products.weighted_sum(case.rows, case.lengths, INTERCEPT, weights, are_squared, total)
     np.testing.assert_allclose(total, expected["result"], rtol=1e-12, atol=1e-14)
 
 

@@ -11,26 +11,22 @@ from scipy.special import entr, logsumexp, softmax
 from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
 
-from chicle_elastic.chunks.rows import rows_of
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.agreement import solve_positive
-from chicle_elastic.solvers.linear.multinomial import class_rows, objective
-from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
+from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.preconditioner import (
-    ClassBlocks,
     block_weights,
+    factored,
     joint_block,
-    joint_step,
     mean_weights,
+    preconditioned,
 )
-from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, softmax_problem
+from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.state import Sum
-from chicle_elastic.solvers.local_chunk import RowBlock
+from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Sum
 
 
 def small(*, K=4, n=40, d=3, seed=0):
@@ -133,77 +129,14 @@ def test_a_small_system_is_solved_in_a_fixed_order():
     assert not np.isfinite(solve_positive(np.zeros((2, 2)), np.ones(2))).all()
 
 
-# Rows.
-
-
-def class_rows_of(X, num_chunks=3, is_counted=None):
-    """X in some chunks, or some of its rows."""
-    blocks = {}
-    for number, part in enumerate(np.array_split(np.arange(X.shape[0]), num_chunks)):
-        rows = rows_of(X[part])
-        empty = np.zeros((len(part), 0, 0))
-        blocks[ChunkId(number)] = RowBlock(
-            rows=rows, targets=np.zeros(len(part), dtype=np.int32), weights=None, row_ids=part, state=empty
-        )
-    return ClassRows(blocks, is_counted)
-
-
-FORMS = {
-    "float64": lambda X: X,
-    "float32": lambda X: X.astype(np.float32),
-    "uint8": lambda X: np.abs(10 * X).astype(np.uint8),
-    "csr": lambda X: sparse.csr_matrix(np.where(np.abs(X) > 1.0, X, 0.0)),
-}
-
-
-@pytest.mark.parametrize("is_rough", [True, False])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("few_values", [1 << 18, 40], ids=["together", "by chunk"])
-@pytest.mark.parametrize("has_all", [True, False])
-def test_products_of_rows_are_those_of_numpy(has_all, few_values, form, is_rough, monkeypatch):
-    """Sums, with scores too, squares and blocks, over chunks, blocks of rows and a fold; in float32 to its digits."""
-    monkeypatch.setattr(class_rows, "SMALL_VALUES", few_values)
-    monkeypatch.setattr(class_rows, "MOST_ROWS", 7)
-    monkeypatch.setattr(class_rows, "ROWS_IN_CACHE", 5)
-    rng = np.random.default_rng(1)
-    X = FORMS[form](rng.normal(size=(50, 6)) + 0.5)
-    is_counted = None if has_all else np.arange(50) % 3 > 0
-    rows, dense = class_rows_of(X, 3, is_counted), (X.toarray() if sparse.issparse(X) else X).astype(np.float64)
-    dense = dense if has_all else dense[is_counted]
-    n = len(dense)
-    vectors, weights = rng.normal(size=(3, 6)), rng.uniform(size=(3, n)) * (rng.random((3, n)) < 0.6)
-    close = {"rtol": 1e-4 if is_rough else 1e-12, "atol": 1e-4 if is_rough else 1e-12}
-    assert rows.num_rows == n
-    np.testing.assert_allclose(rows.sums(3, lambda part: weights[:, part]), weights @ dense, rtol=1e-12, atol=1e-12)
-    found = rows.curved(vectors, lambda part, scores: weights[:, part] * scores, is_rough=is_rough)
-    np.testing.assert_allclose(found, (weights * (vectors @ dense.T)) @ dense, **close)
-    squares = rows.sums(3, lambda part: weights[:, part], are_squared=True)
-    np.testing.assert_allclose(squares, weights @ dense**2, rtol=1e-12)
-    np.testing.assert_array_equal(rows.dense(), dense)
-    with_one, outs = np.column_stack([dense, np.full(n, 2.0)]), np.zeros((3, 28))
-    rows.add_products(weights, 2.0, outs, is_rough=is_rough)
-    for each, out in zip(weights, outs, strict=True):
-        expected = ((with_one.T * each) @ with_one)[np.tril_indices(7)]
-        np.testing.assert_allclose(out, expected, rtol=1e-4 if is_rough else 1e-10)
-
-
-def test_squares_beyond_float32_are_summed_up_in_float64():
-    """A block is asked for in float32, and would be infinite."""
-    X = np.full((4, 2), 1e30, dtype=np.float32)
-    out = np.zeros((1, 3))
-    class_rows_of(X, 1).add_products(np.ones((1, 4)), 0.0, out, is_rough=True)
-    np.testing.assert_allclose(out, 4e60, rtol=1e-6)
-
-
 # The preconditioner.
 
 
-def class_blocks(packed, K, shares=1.0):
-    """The preconditioner that these second derivatives make, of K classes with weight."""
-    D = {6: 3, 10: 4, 40: 4}[len(packed)]
+def solved(packed, r, shares=1.0):
+    """What the preconditioner that these second derivatives make does to r, whose sum over classes is 0."""
+    K, D = r.shape
     ridge = np.tile([1.0] * (D - 1) + [0.0], (K, 1))
-    diagonal, factor = ClassBlocks.of(packed, np.zeros(0), ridge, np.broadcast_to(shares, K))
-    return ClassBlocks(diagonal.reshape(K, D), factor, is_active=np.ones(K, dtype=bool), has_intercept=True)
+    return preconditioned(r, *factored(packed, np.zeros(0), ridge, np.broadcast_to(shares, K)))
 
 
 def test_one_block_is_exact_where_all_classes_are_equally_likely():
@@ -214,10 +147,9 @@ def test_one_block_is_exact_where_all_classes_are_equally_likely():
     packed = ((rows.T * upper) @ rows)[np.tril_indices(D)]
     p = np.full((K, len(X)), 1.0 / K)
     scale = block_weights(p, np.ones(len(X)))[0, 0]
-    blocks = class_blocks(scale * packed, K)
     r = np.random.default_rng(2).normal(size=(K, D))
     r -= r.mean(axis=0)
-    found = blocks.solve(r).reshape(K, D)
+    found = solved(scale * packed, r)
     np.testing.assert_allclose(hessian(X, p, upper) @ found.ravel(), r.ravel(), atol=1e-9)
     np.testing.assert_allclose(found.sum(axis=0), 0.0, atol=1e-12)
 
@@ -226,29 +158,33 @@ def test_one_block_is_exact_where_all_classes_are_equally_likely():
 def test_a_step_of_a_joint_block_solves_for_all_weights(has_intercept):
     """The block has all second derivatives, and classes without weight stay where they are."""
     X, _, upper, model = small()
-    p = softmax(model[:, :-1] @ X.T + has_intercept * model[:, -1:], axis=0)
-    packed = joint_block(X, p, upper, has_intercept=has_intercept)
+    rows = np.column_stack([X, np.full(len(X), float(has_intercept))])
+    problem = SoftmaxProblem(tol=1e-3, has_free_intercept=has_intercept, num_classes=4)
+    state, output = NewtonState(D=16, block_columns=16, num_classes=4, outputs=[]), OutputState(linear=np.ones(16))
+    p = softmax(model @ rows.T, axis=0)
+    packed = joint_block(rows, p, upper)
     whole = hessian(X, p, upper, has_intercept=has_intercept)
     losses = whole - np.kron(np.eye(4), np.diag([1.0, 1.0, 1.0, 0.0]))
     np.testing.assert_allclose(packed, losses[np.tril_indices(16)], atol=1e-9)
     r = np.random.default_rng(2).normal(size=(4, 4))
     r[:, -1] *= has_intercept
     r -= r.mean(axis=0)
-    found = joint_step(packed, r, np.ones(4, dtype=bool), has_intercept=has_intercept)
-    np.testing.assert_allclose(whole @ found.ravel(), r.ravel(), atol=1e-9)
+    solve, _ = problem.solver(state, output, packed, problem.ridge(state), is_rough=False)
+    np.testing.assert_allclose(whole @ solve(r.ravel() + np.tile(np.arange(4.0), 4)), r.ravel(), atol=1e-9)
     q = softmax(np.where([[True], [True], [False], [True]], model[:, :-1] @ X.T, objective.LEFT_OUT), axis=0)
-    packed = joint_block(X, q, upper, has_intercept=True)
-    found = joint_step(packed, r, np.array([True, True, False, True]), has_intercept=True)
-    assert not found[2].any()
-    assert np.isfinite(found).all()
+    if has_intercept:
+        output.linear = np.repeat([1.0, 1.0, 0.0, 1.0], 4)
+        solve, _ = problem.solver(state, output, joint_block(rows, q, upper), problem.ridge(state), is_rough=False)
+        found = solve(r.ravel()).reshape(4, 4)
+        assert not found[2].any()
+        assert np.isfinite(found).all()
 
 
 def test_blocks_without_a_factor_have_their_diagonal():
     """Columns that are equal, a class without curvature, and second derivatives that are no numbers."""
     for packed in (np.ones(6), np.zeros(6), np.full(6, np.inf)):
         with np.errstate(invalid="ignore"):
-            blocks = class_blocks(packed, 2)
-            assert np.isfinite(blocks.solve(np.array([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0]]))).all()
+            assert np.isfinite(solved(packed, np.array([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0]]))).all()
 
 
 # Steps.
@@ -259,7 +195,7 @@ def state_of(shape, dtype=np.float64):
     n, d, K = shape
     source = ArraySource(np.zeros((K, d), dtype=dtype), np.arange(K, dtype=np.int32), num_classes=K)
     state = first_state(dataclasses.replace(source.schema, num_rows=n), K)
-    return state, softmax_problem(1e-3, True, K)
+    return state, SoftmaxProblem(tol=1e-3, has_free_intercept=True, num_classes=K)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +240,7 @@ def test_a_look_at_the_data_says_all_of_a_model_of_zeros(kind, monkeypatch):
     np.testing.assert_allclose(found.v.reshape(K, D), -softmax_there.slopes(codes, upper) @ rows, atol=1e-9)
     np.testing.assert_allclose(found.beside.reshape(K, K), softmax_there.intercept_curvatures(), atol=1e-9)
     if kind == "joint":
-        expected = joint_block(X, softmax_there.probabilities, upper, has_intercept=True)
+        expected = joint_block(rows, softmax_there.probabilities, upper)
     else:  # one in place of all
         weights = block_weights(softmax_there.probabilities, upper)
         np.testing.assert_allclose(mean_weights(softmax_there.probabilities, upper)[0], weights.mean(axis=0))

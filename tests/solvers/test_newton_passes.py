@@ -23,7 +23,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     Problem,
 )
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
-from chicle_elastic.solvers.linear.rows import ALL, ChunkedRows, MergedRows
+from chicle_elastic.solvers.linear.rows import ALL, ChunkedRows, NewtonRows
 from chicle_elastic.solvers.linear.tables import Bounds, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
@@ -32,6 +32,7 @@ OPEN = Gate("the test")
 OPEN.open(1)
 SMOOTH = [Loss.SQUARED_HINGE, Loss.LOGISTIC]
 KINDS = ["dense", "float32", "csr", "merged dense", "merged csr"]
+NARROWER_TYPES = ["float32", "float16", "uint8"]
 
 
 def matrix_of(num_rows=300, num_features=9, density=0.4, seed=0):
@@ -46,8 +47,8 @@ def tables_of(X, kind, cuts=(0, 40, 41, 130, 300)):
     """The rows of X in chunks."""
     chunks = {}
     for start, stop in itertools.pairwise(cuts):
-        part = np.ascontiguousarray(X[start:stop].astype(np.float32) if kind == "float32" else X[start:stop])
-        csr = scipy.sparse.csr_matrix(part)
+        part = np.ascontiguousarray(X[start:stop].astype(kind if kind in NARROWER_TYPES else np.float64))
+        csr = scipy.sparse.csr_matrix(part.astype(np.float64))
         chunk = Chunk(
             id=ChunkId(start),
             rows=CsrRows(csr.indptr, csr.indices, csr.data, X.shape[1]) if kind.endswith("csr") else part,
@@ -62,7 +63,7 @@ def tables_of(X, kind, cuts=(0, 40, 41, 130, 300)):
 def rows_of(X, kind, intercept=0.5, cuts=(0, 40, 41, 130, 300)):
     """The rows of X as a matrix."""
     tables = tables_of(X, kind, cuts)
-    return MergedRows.of(tables, intercept) if kind.startswith("merged") else ChunkedRows(tables, intercept)
+    return NewtonRows.of(tables.keep_alive, intercept) if kind.startswith("merged") else ChunkedRows(tables, intercept)
 
 
 def augmented(X, intercept=0.5):
@@ -97,6 +98,28 @@ def test_products_are_those_of_numpy(kind, is_sparse_cheap, intercept, columns, 
     out = np.ones(Z.shape[1] * (Z.shape[1] + 1) // 2)
     rows_of(X, kind, intercept).add_products(weights, columns, out)
     np.testing.assert_allclose(out, 1.0 + packed((Z.T * weights) @ Z), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("is_rough", [True, False])
+@pytest.mark.parametrize("has_all", [True, False])
+@pytest.mark.parametrize("kind", [*KINDS, "float16", "uint8"])
+def test_sums_at_scores_are_those_of_numpy(kind, has_all, is_rough, monkeypatch):
+    """Of several vectors in one pass, over chunks, blocks of rows and a fold; in float32 to its digits."""
+    monkeypatch.setattr(rows, "MOST_ROWS", 7)
+    X = matrix_of()
+    X = np.abs(10 * X).round() if kind == "uint8" else X.astype(np.float16).astype(np.float64)
+    which = None if has_all else np.flatnonzero(np.arange(300) % 3)
+    rng, chosen, Z = np.random.default_rng(1), slice(None) if has_all else which, augmented(X)
+    vectors, weights, seen = rng.normal(size=(3, 10)), rng.normal(size=(3, 300)), []
+
+    def curve(part, scores):
+        seen.extend(np.arange(300)[part])
+        return weights[:, part] * scores
+
+    found = rows_of(X, kind).curved(vectors, curve, which, is_rough=is_rough)
+    expected = (weights * (vectors @ Z.T))[:, chosen] @ Z[chosen]
+    np.testing.assert_allclose(found, expected, rtol=1e-4 if is_rough else 1e-12, atol=1e-2 if is_rough else 1e-10)
+    assert seen == list(np.arange(300)[chosen])
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr"])

@@ -4,10 +4,17 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from chicle_elastic.solvers.linear import agreement
 from chicle_elastic.solvers.linear.newton import conjugate, steps
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver, heaviest_columns, to_least
+from chicle_elastic.solvers.linear.newton.directions import (
+    Preconditioner,
+    exact_solver,
+    heaviest_columns,
+    rows_solver,
+    to_least,
+)
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
@@ -124,3 +131,27 @@ def test_the_heaviest_columns_are_in_order_and_none_is_empty():
     assert heaviest_columns(diagonal, 2).tolist() == [1, 3]
     assert heaviest_columns(diagonal, 4).tolist() == [1, 2, 3, 5]
     assert heaviest_columns(diagonal, 6).tolist() == [1, 2, 3, 5]
+
+
+@pytest.mark.parametrize("has_free_intercept", [False, True])
+def test_few_rows_make_a_step_of_many_columns_exact(has_free_intercept):
+    """As the equations of all columns say; rows without curvature are none, and a column may have no ridge."""
+    rng = np.random.default_rng(0)
+    X, curvatures, ridge = rng.normal(size=(6, 20)), np.array([0.0, 1.0, 1e-9, 3.0, 1e6, 2.0]), np.full(20, 0.5)
+    X[:, -1], ridge[-1] = 2.0, 0.5 * (not has_free_intercept)
+    g = rng.normal(size=20)
+    expected = np.linalg.solve(np.diag(ridge) + (X.T * curvatures) @ X, g)
+    found = rows_solver(scipy.sparse.csr_array(X), curvatures, ridge)(g)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    assert np.isfinite(rows_solver(scipy.sparse.csr_array(X * 1e200), curvatures, ridge)(g)).all()
+    without = rows_solver(scipy.sparse.csr_array(X), np.zeros(6), ridge)(g)
+    np.testing.assert_allclose(without[:-1], g[:-1] / 0.5)
+
+
+def test_a_step_of_few_rows_changes_their_scores_by_as_little_as_it_has_to():
+    """Slopes that are rounding of scores, over a small penalty: what cancels on the way is 1e14 times as large."""
+    rng = np.random.default_rng(0)
+    X, alpha, curvatures = rng.normal(size=(6, 200)), 1e-6, np.full(6, 1e8)
+    slopes = rng.normal(size=6)
+    step = rows_solver(scipy.sparse.csr_array(X), curvatures, np.full(200, alpha))(X.T @ slopes)
+    np.testing.assert_allclose(curvatures * (X @ step), slopes, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.runtime.in_process import InProcess
@@ -21,7 +22,7 @@ from chicle_elastic.solvers.linear.regression.losses import (
     RegressionLoss,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.rows import MergedRows
+from chicle_elastic.solvers.linear.rows import NewtonRows
 
 LOSSES = [
     *(kind(epsilon) for epsilon in (0.0, 0.4) for kind in (EpsilonInsensitive, SquaredEpsilonInsensitive)),
@@ -140,7 +141,7 @@ def test_tasks_whose_steps_differ_in_their_last_digits_stay_together(loss):
     X, y = np.column_stack([rng.normal(size=(60, 3)), np.ones(60)]), rng.poisson(2.0, size=60).astype(float)
     what = problem(loss, has_free_intercept=True, tol=1e-6)
     states, models = [fresh(what, 4, has_factor=True) for _ in range(2)], [np.zeros(4), np.zeros(4)]
-    tasks = [NewtonPasses(what, MergedRows(X), np.ones(60), y[None], 1.0) for _ in range(2)]
+    tasks = [NewtonPasses(what, NewtonRows(X), np.ones(60), y[None], 1.0) for _ in range(2)]
     for _ in range(200):
         sums = sum(sums_of(what, *task, y, model) for *task, model in zip(tasks, states, models, strict=True))
         models = [steps.advance(state, what, w, sums.copy(), 2.0) for state, w in zip(states, models, strict=True)]
@@ -177,7 +178,7 @@ def test_of_a_direction_that_is_too_long_a_part_is_evaluated_next(loss):
     rng = np.random.default_rng(0)
     X, y = np.column_stack([rng.normal(size=(60, 3)), np.ones(60)]), rng.poisson(2.0, size=60).astype(float)
     what = problem(loss, tol=1e-9)
-    passes = NewtonPasses(what, MergedRows(X), np.ones(60), y[None], 1.0)
+    passes = NewtonPasses(what, NewtonRows(X), np.ones(60), y[None], 1.0)
     state, w = fresh(what, 4, has_factor=True), np.zeros(4)
     [output] = state.outputs
     while not output.direction.any():
@@ -253,3 +254,24 @@ def test_several_passes_of_the_only_task_are_those_of_as_many_iterations(loss, h
     alone = InProcess(num_tasks=1).run(job)
     np.testing.assert_array_equal(at_once.model, alone.model)
     assert 1 < len(at_once.history) < len(alone.history)
+
+
+@pytest.mark.parametrize("make_rows", [np.asarray, scipy.sparse.csr_matrix])
+@pytest.mark.parametrize("loss", [EpsilonInsensitive(0.1), SquaredEpsilonInsensitive(0.1), Huber(), Poisson()])
+def test_steps_over_few_wide_rows_are_exact(loss, make_rows, monkeypatch):
+    """On any number of tasks, next to no penalty or not; rows of too many values are left to conjugate gradients."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3)) @ rng.normal(size=(3, 2100)) + rng.normal(size=(40, 2100))
+    X, y = make_rows(X / 50), np.abs(X[:, :20].sum(axis=1)) + 1.0
+    for alpha in (1.0, 1e-4):
+        trainer = RegressionTrainer(loss=loss, alpha=alpha, tol=1e-4, penalises_intercept=False)
+        job = Job(trainer=trainer, source=ArraySource(X, y, max_tasks=3, chunk_bytes=20_000), max_iterations=90)
+        alone, three = (InProcess(num_tasks=num_tasks).run(job) for num_tasks in (1, 3))
+        assert len(alone.history) <= (30 if alpha == 1.0 or not isinstance(loss, SquaredEpsilonInsensitive) else 70)
+        assert len(three.history) <= max(30, 1.5 * len(alone.history))
+        assert max(alone.history[-1].figures["duality_gap"], three.history[-1].figures["duality_gap"]) <= 1e-4
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "FEW_VALUES", 0)
+        long = InProcess().run(job)
+    assert len(long.history) > len(alone.history)
+    assert long.history[-1].figures["objective"] >= alone.history[-1].figures["dual_objective"]

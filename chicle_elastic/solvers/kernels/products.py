@@ -41,14 +41,15 @@ def weighted_sum(
     lengths,
     intercept,
     weights,  # shape (num_rows,), float64
+    are_squared,  # whether values are squared first
     result,  # OUT: the sum is added here, shape (num_features + 1,), float64
 ):
-    """sum_i weights_i x_i; rows of weight 0 are not read.
+    """sum_i weights_i x_i, or of x_i * x_i (elementwise); rows of weight 0 are not read.
 
     NumPy equivalent::
 
         for i in visited:
-            result += weights[i] * x(i)
+            result += weights[i] * (x(i) * x(i) if are_squared else x(i))
     """
     place, position, total = address_of(result), np.uintp(0), 0.0
     for chunk in range(len(lengths)):
@@ -57,9 +58,14 @@ def weighted_sum(
             position += np.uintp(1)
             if weight != 0.0:
                 at = row_at(rows, chunk, row)
-                row_add(rows.kind, weight, at, place, REAL)
+                if are_squared:
+                    for j in range(at[0]):
+                        value = load(at[2], j, rows.kind.like)
+                        result[column_at(rows.kind, at, j)] += weight * value * value
+                else:
+                    row_add(rows.kind, weight, at, place, REAL)
                 total += weight
-    result[rows.num_features] += intercept * total
+    result[rows.num_features] += (intercept * intercept if are_squared else intercept) * total
 
 
 @kernel
@@ -94,35 +100,6 @@ def curved_product(
                 total += weight * product
             position += np.uintp(1)
     result[rows.num_features] += intercept * total
-
-
-@kernel
-def squares_sum(
-    rows,  # rows, lengths, intercept, weights: as in `weighted_sum`
-    lengths,
-    intercept,
-    weights,
-    result,  # OUT: the sum is added here, shape (num_features + 1,), float64
-):
-    """sum_i weights_i x_i * x_i (elementwise); rows of weight 0 are not read.
-
-    NumPy equivalent::
-
-        for i in visited:
-            result += weights[i] * x(i) * x(i)
-    """
-    position, total = np.uintp(0), 0.0
-    for chunk in range(len(lengths)):
-        for row in range(np.uintp(lengths[chunk])):
-            weight = weights[position]
-            position += np.uintp(1)
-            if weight != 0.0:
-                at = row_at(rows, chunk, row)
-                for j in range(at[0]):
-                    value = load(at[2], j, rows.kind.like)
-                    result[column_at(rows.kind, at, j)] += weight * value * value
-                total += weight
-    result[rows.num_features] += intercept * intercept * total
 
 
 @kernel

@@ -12,7 +12,6 @@ and second derivatives follow from the look at the data, with a single block.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, solve_positive, squared
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial import objective
-from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, joint_step
+from chicle_elastic.solvers.linear.multinomial.preconditioner import factored, joint_step, preconditioned
 from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.state import (
     Block,
@@ -41,7 +40,6 @@ from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 class SoftmaxProblem(Problem):
     """Minimise 1/2 |W|^2 and the losses of all classes."""
 
-    num_classes: int  # K
     # says what kind of loss it is; that of two classes is of the same kind
     loss: RegressionLoss = field(default_factory=SmoothLoss)
 
@@ -49,10 +47,6 @@ class SoftmaxProblem(Problem):
     def has_duals_of_w(self) -> bool:
         """They follow from the probabilities there."""
         return True
-
-    def by_class(self, w: Array) -> Array:
-        """View what is flat as (K, D)."""
-        return w.reshape(self.num_classes, -1)
 
     def is_active(self, output: OutputState) -> Array:
         """Say which classes have weight, shape (K,), bool; without intercepts those without one are like all others."""
@@ -67,26 +61,6 @@ class SoftmaxProblem(Problem):
         """Return the length of one block of second derivatives."""
         D = state.D // self.num_classes
         return D * (D + 1) // 2 if state.is_exact or self.num_blocks(state) else D
-
-    def ridge(self, state: NewtonState) -> Array:
-        """See `Problem`; without intercepts their column counts as one that is penalised."""
-        ridge = np.ones((self.num_classes, state.D // self.num_classes))
-        ridge[:, -1] = not self.has_free_intercept
-        return ridge.ravel()
-
-    def eliminates_intercept(self, state: NewtonState) -> bool:
-        """Blocks and diagonals have it."""
-        return False
-
-    def penalised(self, w: Array) -> Array:
-        """W without the intercepts."""
-        W = self.by_class(w).copy()
-        W[:, -1] = 0.0
-        return W.ravel()
-
-    def is_begun(self, w: Array) -> bool:
-        """See `Problem`."""
-        return bool(self.penalised(w).any())
 
     def first_block(self, state: NewtonState, w: Array) -> Block:
         """Where W is 0 the look at the data sums up a block, too."""
@@ -143,13 +117,24 @@ class SoftmaxProblem(Problem):
     def _centred(self, w: Array, is_active: Array) -> Array:
         """Return the same probabilities with the least penalty: the sum over classes is 0. Others are left out."""
         W = self.by_class(w)
-        result = np.zeros_like(W)
-        active = np.where(W <= 0.5 * objective.LEFT_OUT, 0.0, W)[is_active]  # others had no weight in the last fit
-        result[is_active] = active - np.add.reduce(active, axis=0) / max(len(active), 1)
-        if not self.has_free_intercept:
-            result[:, -1] = 0.0
+        # Classes that are left out had no weight in the last fit.
+        result = self._projected(np.where(W <= 0.5 * objective.LEFT_OUT, 0.0, W), is_active)
         result[~is_active, -1] = objective.LEFT_OUT
         return result
+
+    def _projected(self, vectors: Array, is_active: Array) -> Array:
+        """Make the sum over the active classes 0, and the others 0; shape (K, D)."""
+        counts = is_active[:, None]
+        result = np.where(counts, self.by_class(vectors), 0.0)
+        result -= counts * (np.add.reduce(result, axis=0) / max(np.count_nonzero(is_active), 1))
+        if not self.has_free_intercept:
+            result[:, -1] = 0.0
+        return result
+
+    def _within(self, output: OutputState, solve: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        """Return what solves for vectors, flat, between two projections."""
+        is_active = self.is_active(output)
+        return lambda g: self._projected(solve(self._projected(g, is_active)), is_active).ravel()
 
     def steepness_at(
         self, state: NewtonState, output: OutputState, w: Array, gradient: Array, found: Evaluation
@@ -199,38 +184,24 @@ class SoftmaxProblem(Problem):
         self, state: NewtonState, output: OutputState, second: Array, ridge: Array, *, is_rough: bool
     ) -> tuple[Callable[[Array], Array], Array]:
         """See `joint_step`."""
-        is_active, has_intercept = self.is_active(output), self.has_free_intercept
-
-        def solve(g: Array) -> Array:
-            return joint_step(second, self.by_class(g), is_active, has_intercept=has_intercept).ravel()
-
-        return solve, np.zeros((state.D, 0))
+        is_active = self.is_active(output)
+        return self._within(output, lambda r: joint_step(second, r, is_active)), np.zeros((state.D, 0))
 
     def preconditioner(self, state: NewtonState, output: OutputState) -> Callable[[Array], Array]:
-        """See `ClassBlocks`."""
-        return ClassBlocks(
-            self.by_class(output.diagonal),
-            output.factor,
-            is_active=self.is_active(output),
-            has_intercept=self.has_free_intercept,
-        ).solve
+        """See `preconditioned`."""
+        diagonal = self.by_class(output.diagonal)
+        return self._within(output, lambda r: preconditioned(r, diagonal, output.factor))
 
     def precondition(
         self, state: NewtonState, output: OutputState, diagonal: Array, found: Evaluation, ridge: Array
     ) -> None:
-        """See `ClassBlocks`."""
+        """See `factored`."""
         curvatures = np.maximum(np.diagonal(found.beside.reshape(self.num_classes, -1)), 0.0)
         shares = curvatures / max(float(curvatures.mean()), TINY)
-        made = ClassBlocks.of(found.second, diagonal, self.by_class(ridge), shares)
-        output.diagonal, output.factor = made
+        diagonals, output.factor = factored(found.second, diagonal, self.by_class(ridge), shares)
+        output.diagonal = diagonals.ravel()
 
 
 def num_blocks(num_classes: int, D: int) -> int:
     """Say how many blocks of D columns a message has room for: one for each class, one for all of them, or none."""
     return next((number for number in (num_classes, 1) if most_block_columns(number) >= D), 0)
-
-
-@lru_cache(maxsize=8)
-def softmax_problem(tol: float, has_intercept: bool, num_classes: int) -> SoftmaxProblem:
-    """Return the problem of a trainer; each pass asks for it several times."""
-    return SoftmaxProblem(tol=tol, has_free_intercept=has_intercept, num_classes=num_classes)

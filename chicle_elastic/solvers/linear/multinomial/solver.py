@@ -5,17 +5,20 @@ from typing import Any
 
 import numpy as np
 
+from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.agreement import is_same, ticks_of
-from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
+from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
 from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, Block, Evaluation, NewtonPhase, NewtonState, Sum
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
+from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver, require_finite
+from chicle_elastic.solvers.linear.products import ALL
+from chicle_elastic.solvers.linear.rows import ChunkedRows, NewtonRows
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 LEAST_ROUGH_TOL = 100.0 * float(np.finfo(np.float32).eps)
@@ -25,26 +28,54 @@ like embeddings, columns far from 0 and separable classes. With tol 1e-4 fits ta
 
 
 class LocalRows:
-    """Rows that are not left out, class codes, C_i and ticks of all local chunks (at least one), while these stay.
+    """Rows, class codes, C_i and ticks of all local chunks (at least one), while these stay.
 
-    Ticks are numbers from 0 to 1, spread evenly over the rows of the data set.
+    Ticks are numbers from 0 to 1, spread evenly over the rows of the data set. `which` rows count, None for all: a fold
+    of a search has no copy of its rows.
     """
 
     def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, trainer: Any) -> None:
-        blocks = {chunk_id: chunk.peek() for chunk_id, chunk in chunks.items()}
-        found, factors = list(blocks.values()), trainer.class_weights
-        codes = np.concatenate([block.targets for block in found])
-        upper = np.concatenate([upper_bounds(C, block.targets, block.weights, factors) for block in found])
-        ticks = ticks_of(np.concatenate([np.asarray(block.row_ids) for block in found]))
-        self.num_read, is_counted = len(codes), None
+        self.blocks = {chunk_id: chunk.peek() for chunk_id, chunk in chunks.items()}
+        blocks, factors = list(self.blocks.values()), trainer.class_weights
+        self.codes = np.concatenate([block.targets for block in blocks])
+        self.upper = np.concatenate([upper_bounds(C, block.targets, block.weights, factors) for block in blocks])
+        self.ticks = ticks_of(np.concatenate([np.asarray(block.row_ids) for block in blocks]))
+        self.which: Array | None = None
         if trainer.code_classes is not None:
-            is_counted = upper > 0
-            codes = np.array(trainer.code_classes)[codes]
-            codes, upper, ticks = codes[is_counted], upper[is_counted], ticks[is_counted]
-        self.rows = ClassRows(blocks, is_counted)
-        self.codes: Array = codes
-        self.upper: Array = upper
-        self.ticks: Array = ticks
+            self.codes, self.which = np.array(trainer.code_classes)[self.codes], np.flatnonzero(self.upper > 0)
+        intercept = float(trainer.has_intercept)
+        if sum(matrix_of(block.rows).size for block in blocks) <= SMALL_VALUES:
+            self.rows = NewtonRows.of(blocks, intercept)
+        else:
+            from chicle_elastic.solvers.linear.tables import Bounds, build_tables  # which load the compiler
+
+            self.rows = ChunkedRows(build_tables(chunks, {}, Bounds(C)), intercept)
+
+    def require_finite(self) -> None:
+        """Look at all values; a DataError names one that has a NaN or an infinity."""
+        with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for these
+            products = self.rows.times(np.zeros(self.rows.num_columns))
+        ends = np.cumsum([len(block.targets) for block in self.blocks.values()])
+        for (chunk_id, block), values in zip(self.blocks.items(), np.split(products, ends[:-1]), strict=True):
+            require_finite(chunk_id, block, values)
+
+    def add_blocks(self, weights: Array, blocks: Array, *, is_rough: bool) -> None:
+        """Add up a block, or where there is no room for it a diagonal, for each row of weights, shape (k, num_rows)."""
+        outs = blocks.reshape(len(weights), -1)
+        if outs.shape[1] == self.rows.num_columns:
+            outs += self.rows.squares_sum(weights)
+            return
+        for each, out in zip(weights, outs, strict=True):
+            self.rows.add_products(each, ALL, out, is_rough=is_rough)
+
+    def drawn(self, weights: Array, row_step: int) -> Array:
+        """Draw about one row in so many per block: those that count most, and of the others some, counted up."""
+        if row_step == 1 or not weights.size:
+            return weights
+        num_rows = self.rows.num_rows if self.which is None else len(self.which)
+        bounds = row_step * weights.sum(axis=1, keepdims=True) / max(num_rows, 1)
+        chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
+        return np.where(self.ticks < chances, np.where(chances < 1.0, bounds, weights), 0.0)
 
 
 class MultinomialSolver(PassSolver):
@@ -83,31 +114,25 @@ class MultinomialSolver(PassSolver):
                 self._evaluate(state, problem, problem.by_class(model), Evaluation.of(state, output, problem, part))
             elif output.phase is NewtonPhase.MULTIPLY:
                 W, vector = problem.by_class(model), problem.by_class(output.conjugate)
-                found = self._curved(W, vector, is_rough=state.is_rough)
-                found[:, -1] *= problem.has_free_intercept
-                part[:] = np.concatenate([found.ravel(), output.conjugate])
+                part[: state.D] = self._curved(W, vector, is_rough=state.is_rough).ravel()
+                part[state.D :] = output.conjugate
 
     def _look(self, state: NewtonState, problem: SoftmaxProblem, part: Array) -> None:
-        local, K = self.local, state.num_classes
-
-        def weights_of(rows: slice) -> Array:
-            return np.where(local.codes[rows] == np.arange(K)[:, None], local.upper[rows], 0.0)
-
-        linear = problem.by_class(part[: state.D])
-        linear[:, :-1] = local.rows.sums(K, weights_of)
-        linear[:, -1] = np.bincount(local.codes, weights=local.upper, minlength=K)
-        if not np.isfinite(linear).all():
-            local.rows.require_finite()
-        if state.outputs[0].block is Block.KEPT:
-            return
-        # One block in place of so many, so it may have more rows.
-        share = min(max(problem.num_blocks(state), 1) / state.row_step, 1.0)
-        weights = local.upper if share == 1.0 else np.where(local.ticks < share, local.upper / share, 0.0)
-        self._add_blocks(problem, weights[np.newaxis], part[state.D :], is_rough=state.is_rough)
+        local, linear = self.local, problem.by_class(part[: state.D])
+        is_class = local.codes == np.arange(len(linear))[:, None]
+        linear[:] = local.rows.weighted_sum(np.where(is_class, local.upper, 0.0))
+        linear[:, -1] = np.bincount(local.codes, weights=local.upper, minlength=len(linear))
+        if not (np.isfinite(linear).all() and local.upper.all()):  # rows of weight 0 may not have been read
+            local.require_finite()
+        if state.outputs[0].block is not Block.KEPT:
+            # One block in place of so many, so it may have more rows.
+            share = min(max(problem.num_blocks(state), 1) / state.row_step, 1.0)
+            weights = local.upper if share == 1.0 else np.where(local.ticks < share, local.upper / share, 0.0)
+            local.add_blocks(weights[np.newaxis], part[state.D :], is_rough=state.is_rough)
 
     def _evaluate(self, state: NewtonState, problem: SoftmaxProblem, W: Array, found: Evaluation) -> None:
         local, output, K = self.local, state.outputs[0], state.num_classes
-        p = np.empty((K, local.rows.num_rows), np.float32 if state.is_rough else np.float64)
+        p = np.zeros((K, local.rows.num_rows), np.float32 if state.is_rough else np.float64)
         there = W + problem.by_class(output.direction)
         is_smooth = not output.damping and output.reach == 1.0 and state.share == FIRST_SHARE
         is_rough = state.is_rough and problem.tol >= LEAST_ROUGH_TOL and is_smooth
@@ -115,20 +140,16 @@ class MultinomialSolver(PassSolver):
         loss, found.scalars[Sum.DUALS], gradient = self._sums(there, p=p, beside=beside, is_rough=is_rough)
         self._known = there, p
         found.scalars[[Sum.ROUND, Sum.LOSS]] = loss
-        gradient[:, -1] *= problem.has_free_intercept
         found.v[:] = -gradient.ravel()
         found.step[:] = output.step
         if output.block is Block.KEPT:
             return
         if state.is_exact:
-            has_intercept = problem.has_free_intercept
-            found.second[:] = joint_block(local.rows.dense(), p, local.upper, has_intercept=has_intercept)
+            found.second[:] = joint_block(local.rows.dense(np.arange(local.rows.num_rows)), p, local.upper)
             return
         weights_of = mean_weights if problem.num_blocks(state) == 1 else block_weights
-        weights = weights_of(p, local.upper)
-        weights = self._drawn(weights, state.row_step)
-        blocks = found.second if len(found.second) else found.diagonal
-        self._add_blocks(problem, weights, blocks, is_rough=state.is_rough)
+        weights = local.drawn(weights_of(p, local.upper), state.row_step)
+        local.add_blocks(weights, found.second if len(found.second) else found.diagonal, is_rough=state.is_rough)
 
     def _sums(
         self, W: Array, *, p: Array | None = None, beside: Array | None = None, is_rough: bool = False
@@ -136,73 +157,48 @@ class MultinomialSolver(PassSolver):
         """Sum up loss, entropy and gradient, shape (K, D), in one pass; fill in `p`, (K, num_rows), and add to
         `beside`, (K, K). If it is rough, products are in float32; losses and slopes are in float64.
         """
-        local, values, intercepts = self.local, np.zeros(2), np.zeros((len(W), 1))
+        local, values = self.local, np.zeros(2)
 
-        def slopes_at(rows: slice, scores: Array) -> Array:
-            found = Softmax.of(scores + W[:, -1:], local.codes[rows], local.upper[rows])
+        def slopes_at(rows: Any, scores: Array) -> Array:
+            found = Softmax.of(scores, local.codes[rows], local.upper[rows])
             values[:] += found.loss, found.entropy
             if p is not None:
                 p[:, rows] = found.probabilities
             if beside is not None:
                 beside[...] += found.intercept_curvatures()
-            slopes = found.slopes(local.codes[rows], local.upper[rows])
-            intercepts[:, 0] += slopes.sum(axis=1)
-            return slopes
+            return found.slopes(local.codes[rows], local.upper[rows])
 
-        gradient = np.hstack([local.rows.curved(W[:, :-1], slopes_at, is_rough=is_rough), intercepts])
+        gradient = local.rows.curved(W, slopes_at, local.which, is_rough=is_rough)
         return float(values[0]), float(values[1]), gradient
-
-    def _drawn(self, weights: Array, row_step: int) -> Array:
-        """Draw about one row in so many per block: those that count most, and of the others some, counted up."""
-        if row_step == 1 or not weights.size:
-            return weights
-        bounds = row_step * weights.mean(axis=1, keepdims=True)
-        chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
-        heavier = np.where(chances < 1.0, bounds, weights)
-        return np.where(self.local.ticks < chances, heavier, 0.0)
-
-    def _add_blocks(self, problem: SoftmaxProblem, weights: Array, blocks: Array, *, is_rough: bool) -> None:
-        """Add up a block, or where there is no room for it a diagonal, for each row of weights."""
-        rows, each = self.local.rows, blocks.reshape(len(weights), -1)
-        intercept = float(problem.has_free_intercept)
-        if each.shape[1] > rows.num_features + 1:
-            rows.add_products(weights, intercept, each, is_rough=is_rough)
-        else:
-            each[:, :-1] = rows.sums(len(weights), lambda part: weights[:, part], are_squared=True)
-            each[:, -1] = intercept * weights.sum(axis=1)
 
     def _curved(self, W: Array, vector: Array, *, is_rough: bool) -> Array:
         """Second derivatives of the losses times `vector`, shape (K, D)."""
-        p, upper = self._probabilities(W, np.float32 if is_rough else np.float64), self.local.upper
-        intercepts = np.zeros((len(W), 1))
-        offsets = vector[:, -1:]
+        local, p = self.local, self._probabilities(W, np.float32 if is_rough else np.float64)
 
-        def curve(part: slice, changes: Array) -> Array:
-            chosen = p[:, part]
-            curved = chosen * (changes + offsets)
+        def curve(rows: Any, changes: Array) -> Array:
+            chosen = p[:, rows]
+            curved = chosen * changes
             curved -= chosen * curved.sum(axis=0)
-            curved *= upper[part]
-            intercepts[:, 0] += curved.sum(axis=1)
+            curved *= local.upper[rows]
             return curved
 
-        return np.hstack([self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough), intercepts])
+        return local.rows.curved(vector, curve, local.which, is_rough=is_rough)
 
     def _probabilities(self, W: Array, dtype: Any) -> Array:
         """Find those of all rows, shape (K, num_rows); rows are not read where W is 0."""
         known = self._known
         if known is None or known[1].dtype != dtype or not is_same(known[0], W):
-            p = np.empty((len(W), self.local.rows.num_rows), dtype)
+            p = np.zeros((len(W), self.local.rows.num_rows), dtype)
             if W[:, :-1].any():
                 self._sums(W, p=p)
             else:
                 p[:] = probabilities(W[:, -1:])
-            self._known = W.copy(), p
-            return p
+            known = self._known = W.copy(), p
         return known[1]
 
     def evaluate_rows(self, model: Array, progress: Array) -> Update:
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
         with np.errstate(over="ignore", invalid="ignore"):
-            loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_features + 1))
-        metrics = {"loss": loss, "entropy": entropy, "rows": float(self.local.num_read)}
+            loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_columns))
+        metrics = {"loss": loss, "entropy": entropy, "rows": float(len(self.local.codes))}
         return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

@@ -12,7 +12,7 @@ from chicle_elastic.solvers.base import Context, Report, Solver
 from chicle_elastic.solvers.linear.certified import LEAST_SHARE, CertifiedTrainer, num_outputs
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, ROWS_PER_COLUMN
 from chicle_elastic.solvers.linear.multinomial import objective
-from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, num_blocks, softmax_problem
+from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, num_blocks
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import KEPT_PRODUCTS, NewtonState
 from chicle_elastic.solvers.linear.products import MOST_EXACT
@@ -46,7 +46,7 @@ class MultinomialTrainer(CertifiedTrainer):
 
     def problem_of(self, state: NewtonState) -> SoftmaxProblem:
         """Return what is minimised."""
-        return softmax_problem(self.tol, self.has_intercept, state.num_classes)
+        return SoftmaxProblem(tol=self.tol, has_free_intercept=self.has_intercept, num_classes=state.num_classes)
 
     def num_outputs(self, schema: DataSchema) -> int:
         """One output per class; a UsageError where targets are not class codes."""

@@ -5,8 +5,10 @@ differ between processors in its last digits, so nothing is decided by it (see `
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import scipy.sparse
 from scipy.linalg import eigh, qr
 from scipy.linalg.lapack import dpptrs
 
@@ -57,6 +59,44 @@ def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callab
     steep = vectors[:, ~is_null]
     null, _ = qr(scale[:, None] * vectors[:, is_null], mode="economic", check_finite=False)
     return lambda g: scale * (steep @ (steep.T @ (scale * g) / curvatures[~is_null])), np.asarray(null)
+
+
+def rows_solver(X: Any, curvatures: Array, ridge: Array, products: Array | None = None) -> Callable[[Array], Array]:
+    """Find what solves for a Newton step over few rows, dense or CSR: as many equations as rows (Woodbury).
+
+    A last column of CSR rows without ridge is eliminated by itself. The products of the rows, shape (n, n), divided by
+    the ridge column by column, may be known; they are overwritten.
+    """
+    is_free, roots, last = ridge[-1] == 0, np.sqrt(curvatures), np.zeros(X.shape[0])
+    if is_free:
+        X, ridge, last = X[:, :-1], ridge[:-1], X[:, -1:].toarray().ravel()
+    if products is None:
+        found = X.multiply(1.0 / ridge).tocsr() @ X.T if scipy.sparse.issparse(X) else (X / ridge) @ X.T
+        products = found.toarray() if scipy.sparse.issparse(found) else found
+    matrix: Array = products
+    with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then, and the penalty is all that counts
+        matrix *= roots
+        matrix *= roots[:, None]
+    matrix.reshape(-1)[:: len(roots) + 1] += 1.0
+    factor = cholesky_factor(matrix)
+
+    def of_rows(right: Array) -> Array:
+        return np.zeros(len(right)) if factor is None else cholesky_solve(factor, right)
+
+    coupled = of_rows(roots * last)
+    bend = float((roots * last) @ coupled)
+
+    def solve(g: Array) -> Array:
+        inner, share = of_rows(roots * (X @ (g[: len(ridge)] / ridge))), 0.0
+        if bend > 0:
+            share = (float(g[-1]) - float((roots * last) @ inner)) / bend
+            inner += share * coupled
+        step = (g[: len(ridge)] - X.T @ (roots * inner)) / ridge
+        # Scores along the step are far smaller than what cancels in them.
+        step += X.T @ (roots * of_rows(inner - roots * (X @ step + share * last))) / ridge
+        return np.append(step, share) if is_free else np.asarray(step)
+
+    return solve
 
 
 def to_least(there: Array, null: Array, ridge: Array) -> Array:

@@ -57,7 +57,7 @@ class NewtonPasses:
         dense: Sequence[Array] = (),  # the rows of each chunk, where columns are centred before they are multiplied
     ) -> None:
         self._problem, self._loss = problem, problem.loss
-        self._rows, self._dense = rows, dense
+        self._rows, self._row_ids, self._dense = rows, row_ids, dense
         self._upper = upper
         self.targets = np.zeros_like(targets) if self._loss.is_of_residuals else targets
         self._offsets = targets if self._loss.is_of_residuals else None
@@ -97,6 +97,8 @@ class NewtonPasses:
         elif output.phase is NewtonPhase.PRODUCTS:
             kind = Block.ROUGH if state.is_rough else Block.EXACT
             self.add_block(k, output, kind, self.curvatures(output, k, w), part)
+        elif output.phase is NewtonPhase.GATHER:
+            self._gather(state.lengths, part)
         elif output.phase is NewtonPhase.EVALUATE:
             found = Evaluation.of(state, output, self._problem, part)
             self._evaluate(state, k, w, found, alpha)
@@ -125,6 +127,26 @@ class NewtonPasses:
         rough = None if kind is Block.EXACT else list(self._dense)
         size = len(means) * (len(means) + 1) // 2
         add_dense(list(self._dense), curvatures, columns, None, out[:size], rough=rough, shift=means)
+
+    @property
+    def _ids(self) -> Array:
+        """Numbers of the rows in the data set."""
+        assert self._row_ids is not None
+        return self._row_ids()
+
+    def lengths(self, num_rows: int) -> Array:
+        """Return the numbers of values of the rows of the data set, 0 of those elsewhere."""
+        return np.bincount(self._ids, weights=np.diff(self._rows.csr().indptr), minlength=num_rows)
+
+    def _gather(
+        self,
+        lengths: Array,  # of all rows of the data set
+        part: Array,  # OUT: columns, and values
+    ) -> None:
+        matrix, begins = self._rows.csr(), np.cumsum(lengths) - lengths
+        places = np.repeat(begins[self._ids] - matrix.indptr[:-1], np.diff(matrix.indptr)) + np.arange(matrix.nnz)
+        columns, values = np.split(part, 2)
+        columns[places], values[places] = matrix.indices, matrix.data
 
     def _scores(self, k: int, w: Array) -> Array:
         """Find the scores of the loss: less the targets, for one of residuals."""
@@ -202,7 +224,9 @@ class NewtonPasses:
             weights, found.v[:] = weights * ~is_positive, found.of_duals
         found.v[:] += rows.weighted_sum(weights)
         if output.block is not Block.KEPT:
-            if len(found.second):
+            if state.few_rows:
+                found.second[self._ids] = curvatures
+            elif len(found.second):
                 self.add_block(k, output, output.block, curvatures, found.second)
             if len(found.diagonal):
                 found.diagonal[:] = rows.squares_sum(curvatures)

@@ -114,6 +114,8 @@ class NewtonSolver(PassSolver):
             if self._problem.takes_steps:
                 sides = [upper @ (y > 0), upper @ (y < 0)]
                 part[4:] = np.concatenate([sides, of_columns, squares, output.shift, [1.0]])
+            elif state.few_rows:
+                part[4:] = self.passes(1).lengths(state.few_rows)
 
     def _from_columns(self, state: NewtonState, output: OutputState, k: int, w: Array, budget: Budget) -> Array:
         """Find the direction of the task that has all rows, shape (D,)."""

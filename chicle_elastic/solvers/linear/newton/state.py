@@ -5,7 +5,8 @@ second derivatives in some columns or all of them, packed.
 
 Sums of a pass, one vector: HEAD (see `pass_solver`), then of each output, by its phase
 
-    LOOK:      sum c, sum c |y|, sum c y, sum c y^2; then what the problem looks at, too
+    LOOK:      sum c, sum c |y|, sum c y, sum c y^2; of few rows their numbers of values, or what the problem looks at
+    GATHER:    columns and values of all rows
     EVALUATE:  see `Evaluation`
     MULTIPLY:  sum c f'' <x, p> x (D), p (D)
     PRODUCTS:  sum c f'' x x^T in the columns of the block, packed
@@ -21,10 +22,11 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver, rows_solver
 from chicle_elastic.solvers.linear.objectives import ROUNDING, ROWS_IN_CACHE, TINY
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import unpack
@@ -45,6 +47,7 @@ class NewtonPhase(IntEnum):
     MULTIPLY = 2  # the product of the second derivatives with `conjugate`
     COLUMNS = 4  # with an l1 penalty: a task that is alone finds the direction from the columns of its rows
     PRODUCTS = 6  # with an l1 penalty: second derivatives in the columns of a working set
+    GATHER = 5  # the values of all rows, of which each task finds directions
     REST = 3  # nothing: w is good enough, and a certificate follows once that is so for all outputs
 
 
@@ -83,6 +86,7 @@ class Problem:
     alpha: float = 1.0  # factor of 1/2 |w|^2
     is_mean: bool = False  # the losses count as C times their mean and not as their sum
     C: float = 1.0  # what the c_i are multiples of
+    num_classes: int = 1  # K, of which one output has the weights: with a softmax more than 1
     has_free_intercept: bool = False  # the last weight is not penalised
     has_duals: bool = False  # the chunks have duals, from which w follows in the end; else targets are looked at first
 
@@ -138,17 +142,25 @@ class Problem:
 
     def ridge(self, state: "NewtonState") -> Array:
         """Second derivatives of the penalty, shape (D,)."""
-        ridge = np.full(state.D, self.strength(state))
-        ridge[-1] *= not self.has_free_intercept
-        return ridge
+        ridge = np.full((self.num_classes, state.D // self.num_classes), self.strength(state))
+        ridge[:, -1] *= not self.has_free_intercept
+        return ridge.ravel()
 
     def eliminates_intercept(self, state: "NewtonState") -> bool:
         """Say whether conjugate gradients eliminate an intercept first: where no block may have its column."""
         return self.has_free_intercept and state.block_columns == 0
 
     def penalised(self, w: Array) -> Array:
-        """w with 0 for a weight that is not penalised."""
-        return np.append(w[:-1], 0.0) if self.has_free_intercept else w
+        """w with 0 for weights that are not penalised."""
+        if not self.has_free_intercept:
+            return w
+        W = self.by_class(w).copy()
+        W[:, -1] = 0.0
+        return W.ravel()
+
+    def by_class(self, w: Array) -> Array:
+        """View what is flat as (K, D)."""
+        return w.reshape(self.num_classes, -1)
 
     def first_block(self, state: "NewtonState", w: Array) -> "Block":
         """Say which second derivatives the first sums from w have."""
@@ -156,21 +168,21 @@ class Problem:
 
     def look_size(self, state: "NewtonState", output: "OutputState") -> int:
         """Length of the sums of a look at the targets."""
-        return 4
+        return 4 + state.few_rows
 
     def sizes(self, state: "NewtonState", output: "OutputState") -> tuple[int, int, int]:
         """Return the lengths of `second`, `diagonal` and `beside` of an evaluation."""
         is_kept = output.block is Block.KEPT
         h = 0 if is_kept else state.D if state.has_all_columns else len(output.columns)
         diagonal = 0 if is_kept or state.has_all_columns else state.D
-        return h * (h + 1) // 2, diagonal, diagonal * self.has_free_intercept
+        return state.few_rows * (not is_kept) or h * (h + 1) // 2, diagonal, diagonal * self.has_free_intercept
 
     def looked(
         self, state: "NewtonState", output: "OutputState", w: Array, sums: Array
     ) -> tuple[Array, "Evaluation | None"]:
         """Return the w to begin with, and its evaluation if it is known; set the first width of corners, or scale."""
         loss = self.loss
-        total, size, total_y, squares = sums.tolist()
+        total, size, total_y, squares = sums[:4].tolist()
         state.total = max(total, TINY)
         state.typical = size / state.total or 1.0
         share = ROUNDING * (state.typical if loss.is_quadratic else math.sqrt(1.0 / ROUNDING))
@@ -187,7 +199,7 @@ class Problem:
 
     def is_begun(self, w: Array) -> bool:
         """Say whether w may be good enough: of a large alpha 0 is within tol, and says nothing of the targets."""
-        return not self.loss.is_parabola or bool(self.penalised(w).any())
+        return not (self.loss.is_parabola or self.num_classes > 1) or bool(self.penalised(w).any())
 
     def steepness_of(self, output: "OutputState", gradient: Array, alpha: float) -> float:
         """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
@@ -214,6 +226,8 @@ class Problem:
         self, state: "NewtonState", output: "OutputState", second: Array, ridge: Array, *, is_rough: bool
     ) -> tuple[Callable[[Array], Array], Array]:
         """Find exact directions, see `exact_solver`; `second` is packed, and `ridge` may have damping in it."""
+        if state.few_rows:
+            return rows_solver(state.rows, second, ridge), np.zeros((state.D, 0))
         return exact_solver(unpack(second, state.D), ridge, is_rough=is_rough)
 
     def preconditioner(self, state: "NewtonState", output: "OutputState") -> Callable[[Array], Array]:
@@ -360,6 +374,12 @@ class NewtonState(PassState):
     kept_products: int = KEPT_PRODUCTS
     share: float = FIRST_SHARE  # share of tol below which an output rests
     num_refused: int = 0  # certificates that were not good enough
+    # how many rows there are, if so few that steps are exact by products of rows; else 0
+    few_rows: int = 0
+    # lengths, columns, values: of these rows, by their numbers in the data set
+    lengths: Numbers = field(default_factory=no_numbers)
+    columns: Numbers = field(default_factory=no_numbers)
+    values: Array = field(default_factory=nothing)
     num_classes: int = 1  # classes that one output has the weights of, with a softmax
     outputs: list[OutputState]  # by number
 
@@ -376,16 +396,25 @@ class NewtonState(PassState):
     @property
     def room(self) -> int:
         """Values that a later state may take of one that has neither blocks nor pairs."""
-        return len(self.head()) + 6 * self.D * len(self.outputs)
+        of_rows = len(self.lengths) + 2 * int(self.lengths.sum())
+        return len(self.head()) + 6 * self.D * len(self.outputs) + of_rows
 
     @property
     def has_newton_duals(self) -> bool:
         """Whether outputs rest with duals of which another w is made."""
         return self.is_at_rest and any(output.shift.any() for output in self.outputs)
 
+    @property
+    def rows(self) -> Any:
+        """All rows, CSR, the intercept column included."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])
+        return scipy.sparse.csr_array((self.values, self.columns, ends), shape=(self.few_rows, self.D))
+
     def _size(self, output: OutputState, problem: Problem) -> int:
         if output.phase is NewtonPhase.LOOK:
             return problem.look_size(self, output)
+        if output.phase is NewtonPhase.GATHER:
+            return 2 * int(self.lengths.sum())
         if output.phase is NewtonPhase.EVALUATE:
             return sum(Evaluation.sizes(self, output, problem))
         if output.phase is NewtonPhase.PRODUCTS:

@@ -5,7 +5,8 @@ where a message has room for all second derivatives and these are cheap, and els
 product and so one pass each. Their preconditioner has the second derivatives in the heaviest columns, or those of some
 rows. Its sum takes as long as many products, so it is kept as long as few are needed with it, and corrected by the
 products of the last step. They end when the residual is as small a share as Newton's method can make use of by now
-(Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last.
+(Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last. Wide rows that are few are sent once,
+and make steps exact by their products: a pass sums up the curvature of each row.
 
 The next pass evaluates the end of the direction. Where the objective has not fallen by a part of what was foretold, the
 losses along the direction tell which share of it brings the objective furthest down, and the pass after evaluates that.
@@ -42,6 +43,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import SAME, dot, squared
 from chicle_elastic.solvers.linear.certified import LEAST_FALL, LEAST_SHARE, TINY
+from chicle_elastic.solvers.linear.methods import FEW_VALUES
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
@@ -73,6 +75,9 @@ FEW = 1e-4  # relative change of the objective that is none, as a share of tol
 ENOUGH = 0.25  # share of slope times direction by which the objective has to fall; of a parabola it is a half
 LEAST_REACH = 1e-5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
+SHORT = 0.2
+"""Share of a direction below which it was much too long: second derivatives do not foresee rows whose curvature begins
+on the way."""
 FIRST_DAMPING, DAMPED = 1e-3, 10.0
 """Damping after a direction that leads nowhere, at most its inverse; and what each further one and each whole step
 change it by, and a step at most a scale of residuals."""
@@ -142,8 +147,14 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
     for w, output, part, evaluation in each:
         if output.phase is NewtonPhase.LOOK:
             w[:], evaluation = problem.looked(state, output, w, part)
+            if state.few_rows:
+                _expect_rows(state, output, part[-state.few_rows :])
             if evaluation is not None:
                 w[:] = _evaluated(state, output, problem, w, evaluation, 1.0)
+        elif output.phase is NewtonPhase.GATHER:
+            columns, values = np.split(part, 2)
+            state.columns, state.values = columns.astype(np.int64), values.copy()
+            output.phase = NewtonPhase.EVALUATE
         elif output.phase is NewtonPhase.MULTIPLY:
             w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
         elif output.phase in (NewtonPhase.PRODUCTS, NewtonPhase.COLUMNS):
@@ -159,6 +170,14 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
                 output.phase = NewtonPhase.REST
                 w += output.conjugate
     return following
+
+
+def _expect_rows(state: NewtonState, output: OutputState, lengths: Array) -> None:
+    """Have the next pass gather all rows, of these lengths, unless they are known, or too many values."""
+    if lengths.sum() > FEW_VALUES:
+        state.few_rows, state.is_exact = 0, False
+    elif not np.array_equal(state.lengths, lengths):
+        state.lengths, output.phase = lengths.astype(np.int64), NewtonPhase.GATHER
 
 
 def _passes_at_once(state: NewtonState, problem: Problem) -> int:
@@ -198,6 +217,8 @@ def _evaluated(
     was_whole = has_step and output.reach == 1.0
     if was_whole:
         output.damping = output.damping / DAMPED if output.damping > FIRST_DAMPING else 0.0
+    elif loss.full_curvature and state.is_exact and output.reach < SHORT:
+        output.damping = max(DAMPED * output.damping, FIRST_DAMPING)
     if direction.any():
         output.is_refused = False
     output.theta, output.reach = output.theta + output.change, 1.0

@@ -18,6 +18,7 @@ from chicle_elastic.solvers.linear.l1.penalty import credible
 from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.methods import (
     CHEAP_PRODUCTS,
+    MOST_COLUMNS,
     is_narrow,
     most_block_columns,
     newton_state,
@@ -110,6 +111,8 @@ class RegressionTrainer(CertifiedTrainer):
             state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
             if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
                 state.block_columns, state.row_step = 0, 1
+                state.is_exact = self._has_few_rows(schema)
+                state.few_rows = schema.num_rows * state.is_exact
             is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr"
             state.is_rough = is_rough and state.is_exact
             return steps.start(state, self.problem, model)
@@ -125,13 +128,18 @@ class RegressionTrainer(CertifiedTrainer):
         )
         return steps.start(state, problem, model)
 
+    def _has_few_rows(self, schema: DataSchema) -> bool:
+        """Say whether wide rows are as few as the columns of narrow ones; a parabola needs one direction alone."""
+        return not (self.loss.is_parabola or is_narrow(schema)) and schema.num_rows <= MOST_COLUMNS
+
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
         if not self.l1_ratio:
             columns = f"second derivatives of {schema.num_features + 1} columns"
             if is_narrow(schema):
                 return f"Newton's method on chunks, because {columns} fit into a message"
-            return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
+            way = f"products of {schema.num_rows} rows" if self._has_few_rows(schema) else "conjugate gradients"
+            return f"Newton's method on chunks by {way}, because {columns} do not fit into a message"
         outputs = self.num_outputs(schema)
         state = self._first_state(schema, np.zeros(outputs * (schema.num_features + 1)), num_tasks)
         products = f"products of {state.D} columns and {outputs} output{'s' if outputs > 1 else ''}"

@@ -176,6 +176,11 @@ class SquaredEpsilonInsensitive(RegressionLoss):
         """Say whether there is no tube."""
         return self.epsilon == 0.0
 
+    @property
+    def full_curvature(self) -> float | None:
+        """See `RegressionLoss`."""
+        return None if self.is_parabola else 2.0
+
     def at(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
         """Return f and its derivatives; those of a parabola take a third of the work."""
         if not self.is_parabola:

@@ -12,7 +12,7 @@ from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, MOST_COLUMNS
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES
-from chicle_elastic.solvers.linear.rows import MergedRows
+from chicle_elastic.solvers.linear.rows import NewtonRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
@@ -64,7 +64,7 @@ class LocalNewton:
         if whole.is_sparse and num_features > MAX_FEATURES and tables.num_values <= MOST_COPIED_VALUES:
             matrix = whole.taken(np.arange(tables.num_rows))
             matrix, self._columns = with_columns(matrix, np.bincount(matrix.indices, minlength=num_features + 1) > 0)
-            whole = MergedRows(matrix)
+            whole = NewtonRows(matrix)
         self._rows: list[WideRows] = []
         self.finishes: list[WideFinish] = []
         for k in range(num_outputs):

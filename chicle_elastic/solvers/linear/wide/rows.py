@@ -17,12 +17,12 @@ from chicle_elastic.solvers.linear.certified import MOST_REPEATS
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, MOST_COLUMNS, ROWS_PER_SPARSE_COLUMN
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.conjugate import LEAST_ETA
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner, rows_solver
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import MOST_EXACT, cholesky_factor, cholesky_solve, unpack
 from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION
-from chicle_elastic.solvers.linear.rows import ALL, MergedRows
+from chicle_elastic.solvers.linear.rows import ALL, NewtonRows
 
 HEAVY = 64  # columns at most that duals are corrected in, see `finish`
 WIDE_STEP = 12
@@ -80,9 +80,7 @@ class WideRows:
         if not len(which):
             return -gradient
         if len(which) < (self.num_columns if self._is_exact else MOST_EXACT + 1):
-            found = self._over_rows(which, curvatures[which], gradient)
-            if found is not None or self._is_exact:
-                return -gradient if found is None else found
+            return self._over_rows(which, curvatures[which], gradient)
         if self._is_exact:
             return self._over_columns(curvatures, which, gradient)
         if len(which) * self._num_values > MOST_COPIED_VALUES * len(curvatures):
@@ -91,22 +89,21 @@ class WideRows:
         self.work += WIDE_STEP * split.num_values
         shrunk, rhs, from_single = split.reduced(c, gradient)
         shared = split.shared
-        found = self._conjugate(MergedRows(shared), shared.nnz, shrunk, rhs, is_spent) if shared.nnz else rhs
+        found = self._conjugate(NewtonRows(shared), shared.nnz, shrunk, rhs, is_spent) if shared.nnz else rhs
         return split.expanded(found, shrunk, from_single, gradient)
 
-    def _over_rows(self, which: Array, c: Array, gradient: Array) -> Array | None:
-        """Find the exact direction where the rows `which` have curvature (Woodbury); None without enough digits."""
-        z = self._rows.taken(which) if self._rows.is_sparse and not self._is_exact else self._rows.dense(which)
+    def _over_rows(self, which: Array, c: Array, gradient: Array) -> Array:
+        """Find the exact direction where the rows `which` have curvature."""
+        z, products = (
+            self._rows.taken(which) if self._rows.is_sparse and not self._is_exact else self._rows.dense(which),
+            None,
+        )
         if self._is_exact and len(c) * 2 > self._rows.num_rows <= self.num_columns:
-            matrix = self._products_of_all_rows()[np.ix_(which, which)]
+            products = self._products_of_all_rows()[np.ix_(which, which)]
         else:
-            products = z @ z.T
-            matrix = products.toarray() if scipy.sparse.issparse(products) else products
             self.work += MULTIPLICATION * len(which) ** 2 * (self.num_columns if self._is_exact else 0)
-        matrix.reshape(-1)[:: len(which) + 1] += 1.0 / c
         self.work += MULTIPLICATION * len(which) ** 3 / 3
-        factor = cholesky_factor(matrix)
-        return None if factor is None else np.asarray(cholesky_solve(factor, z @ gradient) @ z - gradient)
+        return rows_solver(z, c, np.ones(self.num_columns), products)(-gradient)
 
     def _products_of_all_rows(self) -> Array:
         """X X^T, made once."""
