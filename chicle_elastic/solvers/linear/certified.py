@@ -94,9 +94,9 @@ class CertifiedTrainer(Trainer):
         return np.asarray(state.encode())
 
     def update_size(self, model: Array, progress: Array) -> int:
-        """Return the length of the sums of the next pass."""
+        """Return the length of the sums of the next pass; after several passes w and the state follow."""
         state = self.look(progress)
-        return int(state.sums_size(self.problem_of(state)))
+        return int(state.sums_size(self.problem_of(state))) + (len(model) + state.room if state.passes > 1 else 0)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """Take the step that follows from the sums of a pass."""
@@ -104,9 +104,13 @@ class CertifiedTrainer(Trainer):
         return following, state.encode()
 
     def advanced(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Any]:
-        """Take this step, and return the state that `advance` makes a vector of."""
+        """Take this step, and return the state that `advance` makes a vector of; an only task may have gone on."""
         state = type(self.look(progress)).take(progress)
         steps, problem = self.machines[type(state)], self.problem_of(state)
+        if state.passes > 1:
+            reached = summed.delta[state.sums_size(problem) :]
+            if type(state).is_of(reached[len(model) :]):
+                return reached[: len(model)].copy(), type(state).decode(reached[len(model) :])
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             return steps.advance(state, problem, model, summed.delta, summed.weight), state
 

@@ -6,6 +6,7 @@ number of rows read, and 1 if the task is the only one; what follows is a matter
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -55,8 +56,36 @@ class PassSolver(Solver):
         raise NotImplementedError
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """Make one pass over the local rows; a DataError names one that has a NaN or an infinity."""
+        """Make a pass over the local rows, or several of little data on one task; a DataError names one that has a NaN
+        or an infinity.
+        """
         state = self.trainer.look(budget.progress)
+        update = self._solve_once(state, model, budget)
+        if state.passes == 1:
+            return update
+        room = np.zeros(len(model) + state.room)
+        if budget.num_ranks == 1 and not update.is_partial:
+            reached = self._go_on(type(state).decode(budget.progress), model, update.delta, budget)
+            if len(reached) <= len(room):
+                room[: len(reached)] = reached
+        return replace(update, delta=np.concatenate([update.delta, room]))
+
+    def _go_on(self, state: Any, model: Array, sums: Array, budget: Budget) -> Array:
+        """Go on from a pass of the only task; returns w and the state, as the trainer would have them."""
+        num_rows, problem = sums[Head.ROWS], self.trainer.problem_of(state)
+        advance = self.trainer.machines[type(state)].advance
+        with np.errstate(over="ignore", invalid="ignore"):  # as in the trainer
+            model = advance(state, problem, model, sums, 1.0)
+            for _ in range(state.passes - 1):
+                if state.is_at_rest or state.is_looking or budget.is_spent():
+                    break
+                sums = np.zeros(state.sums_size(problem))
+                sums[Head.ROWS], sums[Head.ALONE] = num_rows, 1.0
+                self.run_pass(state, model, sums, budget)
+                model = advance(state, problem, model, sums, 1.0)
+        return np.concatenate([model, state.encode()])
+
+    def _solve_once(self, state: Any, model: Array, budget: Budget) -> Update:
         sums = np.zeros(state.sums_size(self.trainer.problem_of(state)))
         sums[Head.ALONE] = budget.num_ranks == 1
         if not self.chunks:

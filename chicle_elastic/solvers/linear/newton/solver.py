@@ -11,7 +11,6 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1.problem import L1Problem, accuracy
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses, certificate_sums
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.pass_solver import Head, PassSolver
@@ -58,34 +57,6 @@ class NewtonSolver(PassSolver):
             rows = local.rows, local.upper, self.targets(num_outputs), local.intercept
             self._passes = NewtonPasses(problem, *rows, lambda: local.row_ids, dense=dense)
         return self._passes
-
-    def solve(self, model: Array, budget: Budget) -> Update:
-        """Make a pass over the local rows, or several of little data on one task; a DataError names one that has a NaN
-        or an infinity.
-        """
-        update, state = super().solve(model, budget), NewtonState.look(budget.progress)
-        if state.passes == 1:
-            return update
-        room = np.zeros(len(model) + state.room)
-        if budget.num_ranks == 1 and update.samples:
-            reached = self._go_on(NewtonState.decode(budget.progress), model, update.delta, budget)
-            room[: len(reached)] = reached
-        return replace(update, delta=np.concatenate([update.delta, room]))
-
-    def _go_on(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> Array:
-        """Go on from a pass of the only task; returns w and the state, as the trainer would have them."""
-        num_rows = sums[Head.ROWS]
-        with np.errstate(over="ignore", invalid="ignore"):  # as in the trainer
-            model = steps.advance(state, self._problem, model, sums, 1.0)
-            for _ in range(state.passes - 1):
-                is_looking = any(output.phase is NewtonPhase.LOOK for output in state.outputs)
-                if state.is_at_rest or is_looking or budget.is_spent():
-                    break
-                sums = np.zeros(state.sums_size(self._problem))
-                sums[Head.ROWS], sums[Head.ALONE] = num_rows, 1.0
-                self.run_pass(state, model, sums, budget)
-                model = steps.advance(state, self._problem, model, sums, 1.0)
-        return np.concatenate([model, state.encode()])
 
     @np.errstate(over="ignore", invalid="ignore")  # of steps that lead far beyond; they are not taken
     def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:

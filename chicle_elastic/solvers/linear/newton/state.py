@@ -384,6 +384,11 @@ class NewtonState(PassState):
     outputs: list[OutputState]  # by number
 
     @property
+    def is_looking(self) -> bool:
+        """Whether an output asks what the rows are like, as before the first step."""
+        return any(output.phase is NewtonPhase.LOOK for output in self.outputs)
+
+    @property
     def first_block(self) -> Block:
         """Which second derivatives are added up at first."""
         return Block.SAMPLED if self.row_step > 1 else Block.ROUGH if self.is_rough else Block.EXACT

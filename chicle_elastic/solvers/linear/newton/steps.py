@@ -69,7 +69,7 @@ from chicle_elastic.solvers.linear.newton.state import (
 )
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import packed_diagonal
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, MULTIPLICATION, ROW_VALUES
 
 FEW = 1e-4  # relative change of the objective that is none, as a share of tol
 ENOUGH = 0.25  # share of slope times direction by which the objective has to fall; of a parabola it is a half
@@ -127,7 +127,7 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
     num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.is_at_rest:  # the pass is made again
         return model
-    is_first = state.num_rows == 0.0 or any(output.phase is NewtonPhase.LOOK for output in state.outputs)
+    is_first = state.num_rows == 0.0 or state.is_looking
     if not is_first and num_rows != state.num_rows:  # rows were lost or have come back: another objective
         state.num_rows = 0.0
         for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
@@ -182,10 +182,11 @@ def _expect_rows(state: NewtonState, output: OutputState, lengths: Array) -> Non
 
 def _passes_at_once(state: NewtonState, problem: Problem) -> int:
     """Say how many passes an only task makes in an iteration: as many as cost about what is between two iterations."""
-    D = state.D
+    if problem.loss.is_parabola:
+        return 1
+    D, num_rows = state.D, state.num_rows * len(state.outputs)
     of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.is_exact + ROW_VALUES
-    is_one = problem.loss.is_parabola or problem.has_duals or state.num_classes > 1
-    return 1 if is_one else max(int(PASS_VALUES // max(state.num_rows * of_row, 1.0)), 1)
+    return max(int(ITERATION_VALUES // max(num_rows * of_row, 1.0)), 1)
 
 
 def _evaluated(

@@ -12,7 +12,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import NO_PROGRESS, Context, Report, Solver, Summed
+from chicle_elastic.solvers.base import Context, Report, Solver
 from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY, CertifiedTrainer, num_outputs, one_output
 from chicle_elastic.solvers.linear.l1.penalty import credible
 from chicle_elastic.solvers.linear.l1.problem import L1Problem
@@ -149,19 +149,6 @@ class RegressionTrainer(CertifiedTrainer):
         way = "on the columns of one task" if is_of_columns else "with a working set of columns"
         reason = "would take long" if is_narrow(schema, outputs) else "do not fit into a message"
         return f"a proximal Newton method {way}, because {products} {reason}"
-
-    def update_size(self, model: Array, progress: Array) -> int:
-        """Return the length of the sums; after several passes w and the state follow."""
-        state = NewtonState.look(progress)
-        return state.sums_size(self.problem) + (len(model) + state.room if state.passes > 1 else 0)
-
-    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
-        """See `newton.steps`; an only task may have gone on itself."""
-        state = NewtonState.look(progress)
-        reached = summed.delta[state.sums_size(self.problem) :] if state.passes > 1 else NO_PROGRESS
-        if NewtonState.is_of(reached[len(model) :]):
-            return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
-        return CertifiedTrainer.advance(self, model, progress, summed)
 
     @np.errstate(over="ignore", invalid="ignore")
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:

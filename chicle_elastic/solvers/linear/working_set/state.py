@@ -21,7 +21,7 @@ Sums of a pass, one vector, after HEAD (see `pass_solver`), for r wanted or s ch
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class WorkingSetPhase(IntEnum):
 class WorkingSetState(ProgressState):
     """See the module."""
 
+    passes: ClassVar[int] = 1  # of an iteration
     phase: WorkingSetPhase = WorkingSetPhase.SELECT  # of the next pass
     num_outputs: int  # of the model
     D: int  # columns, the intercept included
