@@ -17,6 +17,7 @@ from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.path import PathState, PathTrainer, results_of
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
 
 LOSSES = ("hinge", "squared_hinge", "logistic", "softmax")
 CS = (0.01, 0.1, 3.0)
@@ -228,6 +229,15 @@ def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():
     assert not path.rebuild(np.ones(2), contribution, fresh.encode()).any()
     for state in (dataclasses.replace(fresh, is_first=False), dataclasses.replace(fresh, is_fresh=False)):
         np.testing.assert_array_equal(path.rebuild(np.ones(2), contribution, state.encode()), contribution)
+
+
+def test_an_iteration_in_which_one_task_solves_for_rows_reads_none_in_a_stage_as_by_itself():
+    """Else the rows that were read would be said to be too few."""
+    stage = LinearTrainer(loss="hinge")
+    path = PathTrainer(stages=(stage,), max_iterations=(9,))
+    for phase, reads in ((WorkingSetPhase.SOLVE, False), (WorkingSetPhase.SELECT, True)):
+        inner = WorkingSetState(phase=phase, num_outputs=1, D=3, num_rows=4).encode()
+        assert stage.reads_all(inner) == path.reads_all(PathState(inner=inner).encode()) == reads
 
 
 def test_a_certificate_without_all_rows_ends_no_stage():

@@ -136,6 +136,11 @@ class PathTrainer(Trainer):
         """Never: a stage begins with a whole iteration."""
         return False
 
+    def reads_all(self, progress: Array) -> bool:
+        """As the present stage."""
+        trainer, state = self._now(progress)
+        return trainer.reads_all(state.inner)
+
     def update_size(self, model: Array, progress: Array) -> int:
         """As the present stage."""
         trainer, state = self._now(progress)
