@@ -113,7 +113,7 @@ bench-policies: $(VENV)/.chicle-test  ## Measure what policies bring, in process
 bench-spot: $(VENV)/.chicle-test  ## Replay the availability of spot machines on real agents: eight minutes
 	$(RUN) -m benchmarks.page docs/benchmarks/policies.md spot $(ARGS)
 
-paper: $(VENV)/.chicle-test  ## Reproduce the paper's evaluation in projected time (QUICK=1 for a small one; ARGS=...)
+paper: $(VENV)/.chicle-test  ## Run the paper's evaluation (chicle evaluate) and write its page (QUICK=1 for a small one; ARGS=...)
 	$(RUN) -m benchmarks.page docs/benchmarks/paper.md paper $(if $(QUICK),--quick) $(ARGS)
 
 bench-nodes:  ## Measure one process, agents, Spark MLlib (needs Java 17) and Dask-ML, cold and warm (ARGS=--quick to try)

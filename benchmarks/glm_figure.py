@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.policy_jobs import Cocoa
 from benchmarks.shapes import few_binary
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.evaluate.cocoa import Cocoa
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job

@@ -27,12 +27,13 @@ import numpy as np
 from benchmarks import policy_nodes, rebalance
 from benchmarks.bars import Bar, Row
 from benchmarks.datasets import DataSet
-from benchmarks.policy_jobs import Cocoa, ThrottledCocoa, charged, cocoa_gaps
+from benchmarks.policy_jobs import charged, cocoa_gaps
 from benchmarks.real import FOLDER, load_real, missing
 from benchmarks.report import Report, names_of, parser
 from benchmarks.shapes import higgs, higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.evaluate.cocoa import Cocoa, ThrottledCocoa
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.base import Policy

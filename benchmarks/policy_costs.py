@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.policy_jobs import CertifiedCocoa, PlainSolver
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.evaluate.cocoa import CertifiedCocoa, PlainSolver
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.policies.base import Decision, Observations, Policy
 from chicle_elastic.runtime.in_process import InProcess

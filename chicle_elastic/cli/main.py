@@ -38,6 +38,7 @@ COMMANDS = {
     "convert": Command("chicle_elastic.cli.convert", "turn a data file into a folder of chunks"),
     "doctor": Command("chicle_elastic.cli.doctor", "show what this node can do, and what to install for the rest"),
     "drain": Command("torchx_components.commands.drain", "have a member of a job hand over its chunks and leave"),
+    "evaluate": Command("chicle_elastic.cli.evaluate", "run the paper's evaluation, on your own files"),
     "inspect": Command("chicle_elastic.cli.inspect", "show what a folder of chunks holds, and verify it"),
     "logs": Command("torchx_components.commands.logs", "print what the processes of a job have printed"),
     "replay": Command("chicle_elastic.cli.replay", "fold the recording of a job again, and compare what it ordered"),

@@ -1,18 +1,18 @@
 """What agents run when nodes are to differ in speed: a solver whose iterations cost so much per sample.
 
     python -m chicle_elastic.launch ... tests/harness/paced_app.py --out FOLDER \
-        --cost n0=200 --cost n1=100 --change n1=150@60 --noise 0.05
+        --cost n0=200 --cost n1=100 --change n1=150@60 --noise 0.05 --part 0.1
 
 Costs are microseconds per sample, by node; `--change` sets another one from an iteration on. Solvers sleep, so nodes of
-one host do not hinder each other. Each task that stays to the end writes PID.paced.json: for each iteration its
-end in seconds since the job began, the chunks of each node, and what was said at the boundary before it.
+one host do not hinder each other. With `--part` they process such a share of their rows in an iteration, as local SGD.
+Each task that stays to the end writes PID.paced.json: for each iteration its end in seconds since the job began, the
+chunks of each node, and what was said at the boundary before it.
 """
 
 import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,23 +51,28 @@ class Faulty(Policy):
 
 
 class PacedSolver(Solver):
-    """Reads every row, and sleeps as long as that is to take."""
+    """Reads its share of the rows, and sleeps as long as that is to take."""
 
-    def __init__(self, ctx: Context, costs: Sequence[Cost], noise: float) -> None:
+    def __init__(self, ctx: Context, trainer: "PacedTrainer") -> None:
         super().__init__(ctx)
-        self._costs = [cost for cost in costs if cost.node == ctx.name]
-        self._noise, self._rng = noise, ctx.rng
+        self._costs = [cost for cost in trainer.costs if cost.node == ctx.name]
+        self._noise, self._rng, self._part = trainer.noise, ctx.rng, trainer.part
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """One iteration."""
         end_s = time.monotonic()
+        samples = 0
         for chunk in self.chunks.values():
-            chunk.read()
-        samples = sum(chunk.num_rows for chunk in self.chunks.values())
+            rows = max(1, round(self._part * chunk.num_rows))
+            chunk.count(rows)
+            samples += rows
         cost_s = [cost.seconds for cost in self._costs if cost.since <= budget.iteration]
         end_s += samples * (cost_s[-1] if cost_s else 0.0) * max(0.1, 1 + self._noise * self._rng.standard_normal())
         time.sleep(max(0.0, end_s - time.monotonic()))
-        return Update(delta=np.ones_like(model), samples=samples, weight=samples, metrics={"rows": samples})
+        is_partial = self._part < 1.0
+        return Update(
+            delta=np.ones_like(model), samples=samples, weight=samples, metrics={"rows": samples}, is_partial=is_partial
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,12 @@ class PacedTrainer(Trainer):
 
     costs: tuple[Cost, ...]  # of all nodes; later ones of a node take the place of earlier ones
     noise: float  # relative standard deviation of the time of an iteration
+    part: float = 1.0  # share of its rows that a task processes in an iteration, > 0 and <= 1
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether it does not process all of them."""
+        return self.part < 1.0
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros."""
@@ -91,7 +102,7 @@ class PacedTrainer(Trainer):
 
     def solver(self, ctx: Context) -> Solver:
         """A solver."""
-        return PacedSolver(ctx, self.costs, self.noise)
+        return PacedSolver(ctx, self)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """The mean."""
@@ -112,6 +123,7 @@ def main() -> None:
     parser.add_argument("--cost", type=cost_of, action="append", default=[], dest="costs")
     parser.add_argument("--change", type=cost_of, action="append", default=[], dest="changes")
     parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--part", type=float, default=1.0)
     parser.add_argument("--chunks", type=int, default=64)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--no-policy", action="store_true", help="leave the chunks where they are")
@@ -127,7 +139,7 @@ def main() -> None:
     if options.bad_policy:
         policies = (Faulty(), *policies)
     job = Job(
-        trainer=PacedTrainer(costs=(*options.costs, *options.changes), noise=options.noise),
+        trainer=PacedTrainer(costs=(*options.costs, *options.changes), noise=options.noise, part=options.part),
         source=source,
         max_iterations=options.iterations,
         policies=policies,

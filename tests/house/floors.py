@@ -40,8 +40,9 @@ FOLDERS = {
     "testing": (5, 0),
     "torch": (5, 0),  # loops of PyTorch on nodes that come and go
     "estimators": (5, 0),
-    "cli": (5, 1),
-    "torchx_components": (5, 2),  # its components start the commands
+    "evaluate": (5, 1),
+    "cli": (5, 2),
+    "torchx_components": (5, 3),  # its components start the commands
 }
 """Floor and level of each folder."""
 WITH_LEVELS = (2, 5)  # floors whose folders stand one above the other

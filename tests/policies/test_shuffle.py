@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from benchmarks.policy_jobs import SEED, CertifiedCocoa, cocoa_gaps
+from benchmarks.policy_jobs import SEED, cocoa_gaps
 from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.evaluate.cocoa import CertifiedCocoa
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import RedrawOwnership
 from chicle_elastic.policies.rebalance import Rebalance

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.policy_jobs import ThrottledCocoa
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema
+from chicle_elastic.evaluate.cocoa import ThrottledCocoa
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter
 from chicle_elastic.policies.rebalance import Rebalance

@@ -16,7 +16,7 @@ NUM_CHUNKS = 64
 
 def app(folder: Path, *options: str) -> tuple[str, ...]:
     """The application: 1024 samples in 64 chunks; n0 takes twice as long for a sample."""
-    return (str(APP), "--out", str(folder), "--cost", "n0=60", "--cost", "n1=30", *options)
+    return (str(APP), "--out", str(folder), "--cost", "n0=60", "--cost", "n1=30", *options)  # the last cost holds
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -32,9 +32,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_slow_one_of_two_real_nodes_is_relieved(folder: Path) -> None:
+@pytest.mark.parametrize("part", [1.0, 0.25], ids=["a pass", "steps of local SGD"])
+def test_the_slow_one_of_two_real_nodes_is_relieved(folder: Path, part: float) -> None:
     """From an even split to within a chunk of two thirds; every chunk is somewhere all the time, nothing is lost."""
-    with LocalAgents(folder, nodes="2:4", script=app(folder, "--iterations", "30")) as agents:
+    costs = [word for node, cost in (("n0", 60), ("n1", 30)) for word in ("--cost", f"{node}={cost / part}")]
+    script = app(folder, *costs, "--part", str(part), "--iterations", "30")
+    with LocalAgents(folder, nodes="2:4", script=script) as agents:
         nodes = [agents.start("n0"), agents.start("n1")]
         assert [node.wait_for_end() for node in nodes] == [0, 0], nodes[0].output()
     history = told(folder)

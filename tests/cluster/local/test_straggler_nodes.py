@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from benchmarks.policy_jobs import ThrottledCocoa
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.evaluate.cocoa import ThrottledCocoa
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.runtime.training.job import Job

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from benchmarks.bars import Bar, Row
+from chicle_elastic.evaluate.bars import Bar, Row
 
 TASKS = (16, 24, 32, 64)
 RAMPS = {"in": (16, 2), "out": (2, 16)}
@@ -54,7 +54,7 @@ def growth_row(part: str, what: str, gap: float | None, epochs: Mapping[int, flo
     rises = [after / before for before, after in pairwise(epochs.values()) if math.isfinite(after)]
     return Row(
         part=part,
-        what=f"{what}: epochs with 1 to 64 tasks",
+        what=f"{what}: epochs by tasks",
         tol=gap,
         measured=", ".join(f"{count}: {value:.4g}" for count, value in epochs.items()),
         against="never fewer with more tasks",

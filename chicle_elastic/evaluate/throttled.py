@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from benchmarks.policy_jobs import wait
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.evaluate.cocoa import wait
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
 from chicle_elastic.solvers.local_sgd_solver import LocalSGDSolver

@@ -10,10 +10,10 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks.bars import Bar, Row
-from benchmarks.cnn_data import ImageData
-from benchmarks.paper.images import MOST_EPOCHS, NUM_TEST, Images, epochs_to, fits, image_sets
-from benchmarks.paper.runs import Settings, cached
+from chicle_elastic.evaluate.bars import Bar, Row
+from chicle_elastic.evaluate.image_data import ImageData
+from chicle_elastic.evaluate.images import MOST_EPOCHS, NUM_TEST, Images, epochs_to, fits, image_sets
+from chicle_elastic.evaluate.runs import Settings, cached
 from estimators.cnn_defaults import auto_learning_rate
 
 TASKS = (1, 4)
@@ -56,7 +56,7 @@ def _torch_scores(images: Images, batch: int, rate: float, seed: int) -> list[fl
 
     from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 
-    data: ImageData = images.load()
+    data: ImageData = images.data
     mean, deviation = float(data.X_train.mean(dtype=np.float64)), float(data.X_train.std(dtype=np.float64))
     X, X_test = (
         torch.from_numpy((part.astype(np.float32) - mean) / deviation)[:, None]

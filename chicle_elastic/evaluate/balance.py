@@ -12,14 +12,14 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.bars import Bar, Row
-from benchmarks.paper.lanes import starts, tables_of
-from benchmarks.paper.runs import Settings, cached
-from benchmarks.paper.throttled import ThrottledLocalSGD
-from benchmarks.policy_jobs import ThrottledCocoa
-from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.evaluate.bars import Bar, Row
+from chicle_elastic.evaluate.cocoa import ThrottledCocoa
+from chicle_elastic.evaluate.lanes import starts, tables_of
+from chicle_elastic.evaluate.runs import Settings, cached
+from chicle_elastic.evaluate.shapes import higgs_shaped
+from chicle_elastic.evaluate.throttled import ThrottledLocalSGD
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.rebalance import Rebalance

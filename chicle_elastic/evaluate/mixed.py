@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from benchmarks.policy_jobs import CertifiedCocoa, PlainSolver
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.clock import VirtualClock
+from chicle_elastic.evaluate.cocoa import CertifiedCocoa, PlainSolver
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.testing.virtual_clock import VirtualClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

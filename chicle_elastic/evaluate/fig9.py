@@ -5,11 +5,16 @@ Times are told in epochs of 16 nodes: what 16 nodes take for all samples once.
 
 from statistics import fmean
 
-from benchmarks.bars import Row
-from benchmarks.paper.images import SAMPLES_OF_A_TASK, Fit, Images, fits, image_sets, time_to
-from benchmarks.paper.micro import RAMPS, TASKS, mean_rows, uni_row
-from benchmarks.paper.projection import Ramp, changes_of_local_sgd, ends_of_micro_local_sgd, ends_of_uni_local_sgd
-from benchmarks.paper.runs import Settings
+from chicle_elastic.evaluate.bars import Row
+from chicle_elastic.evaluate.images import SAMPLES_OF_A_TASK, Fit, Images, fits, image_sets, time_to
+from chicle_elastic.evaluate.micro import RAMPS, TASKS, mean_rows, uni_row
+from chicle_elastic.evaluate.projection import (
+    Ramp,
+    changes_of_local_sgd,
+    ends_of_micro_local_sgd,
+    ends_of_uni_local_sgd,
+)
+from chicle_elastic.evaluate.runs import Settings
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Epochs of 16 nodes between two changes, of two nodes each."""

@@ -4,24 +4,26 @@ As in the paper there is no outer momentum, and the learning rate is constant. I
 `MOST_EPOCHS` and grows with the square root of the number of tasks. A run that is in the cache is not made again.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
-from importlib.util import find_spec
-from pathlib import Path
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.cnn_data import FILES, NUM_MADE, EpochScores, ImageData, image_data, time_to
-from benchmarks.paper.runs import Settings, cached
+from chicle_elastic.evaluate.image_data import EpochScores, ImageData, time_to
+from chicle_elastic.evaluate.runs import Settings, cached
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleCNNClassifier
 
 SAMPLES_OF_A_TASK = 8 * 16
 """In an iteration: a batch of 8, 16 local steps, as in the paper."""
 MOST_EPOCHS = 30
+QUICK_EPOCHS = 3
 NUM_TEST = 5_000
+GOALS = (0.9, 0.97)
+"""Of the best accuracy of one task: what other numbers of tasks are to come to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,14 @@ class Images:
         title: In tables.
         num_rows: Samples for the training.
         goals: Test accuracies that are looked for, rising.
-        load: Reads or makes it.
+        data: Images and labels.
     """
 
     key: str
     title: str
     num_rows: int
     goals: tuple[float, ...]
-    load: Callable[[], ImageData]
+    data: ImageData
 
     @property
     def epoch_units(self) -> float:
@@ -65,30 +67,26 @@ class Fit(NamedTuple):
 
 
 def image_sets(settings: Settings, notes: list[str]) -> list[Images]:
-    """Fashion-MNIST where its files are, and letters, which are made here; none in a quick run."""
-    if settings.is_quick:
-        notes.append("local SGD was not run: a quick run leaves it out")
-        return []
-    folder = settings.real / "fashion-mnist"
+    """Each data set, to accuracies that one task has after its second epoch and at its best."""
+    if not settings.images:
+        notes.append("local SGD was not run: there are no images")
     found = []
-    if all((folder / file).is_file() for file in FILES.values()):
-        found.append(Images("fashion", "Fashion-MNIST", 60_000, (0.84, 0.86), partial(_load, "fashion", folder)))
-    else:
-        notes.append("Fashion-MNIST was not run: there are no files (say --real DIR)")
-    if find_spec("matplotlib") is None:
-        notes.append("letters were not run: matplotlib, whose fonts they are made of, is not installed")
-    else:
-        found.append(Images("letters", "letters", NUM_MADE, (0.60, 0.70), partial(_load, "letters", folder)))
+    for title, data in settings.images:
+        key = f"{title.replace(' ', '_').replace('/', '_')}_{len(data.y_train)}"
+        images = Images(key, title, len(data.y_train), (math.inf,), data)
+        scores = fits(replace(settings, seeds=settings.seeds[:1]), images, num_tasks=1)[0].scores
+        goals = tuple(sorted({round(share * max(scores), 2) for share in GOALS}))
+        found.append(replace(images, goals=goals))
     return found
 
 
 def fits(settings: Settings, images: Images, *, num_tasks: int, changes: Sequence[tuple[int, int]] = ()) -> list[Fit]:
     """A run of each seed, until the highest goal or `MOST_EPOCHS`."""
     names = "-".join(f"{iteration}.{count}" for iteration, count in changes)
-    found = []
+    most, found = QUICK_EPOCHS if settings.is_quick else MOST_EPOCHS, []
     for seed in settings.seeds:
-        key = f"lsgd_{images.key}_{images.goals[-1]:g}_{num_tasks}_{names}_{seed}"
-        found.append(Fit(*cached(settings, key, partial(_fit, images, num_tasks, tuple(changes), seed))))
+        key = f"lsgd_{images.key}_{images.goals[-1]:g}_{most}_{num_tasks}_{names}_{seed}"
+        found.append(Fit(*cached(settings, key, partial(_fit, images, most, num_tasks, tuple(changes), seed))))
     return found
 
 
@@ -97,20 +95,12 @@ def epochs_to(goal: float, scores: Sequence[float]) -> float:
     return time_to(goal, scores, range(1, len(scores) + 1))
 
 
-@cache
-def _load(name: str, folder: Path) -> ImageData:
-    """Read or made once, for all figures."""
-    return image_data(name, folder)
-
-
-def _fit(images: Images, num_tasks: int, changes: tuple[tuple[int, int], ...], seed: int) -> Fit:
-    data = images.load()
-    if len(data.y_train) != images.num_rows:
-        raise SystemExit(f"{images.title} has {len(data.y_train)} samples for the training, not {images.num_rows}")
+def _fit(images: Images, most: int, num_tasks: int, changes: tuple[tuple[int, int], ...], seed: int) -> Fit:
+    data = images.data
     model = ChicleCNNClassifier(
         random_state=seed,
         runtime=InProcess(num_tasks=num_tasks, changes=changes),
-        max_epochs=MOST_EPOCHS,
+        max_epochs=most,
         outer_momentum=0.0,
         decay=0.0,
     )

@@ -2,6 +2,8 @@
 
 import json
 import math
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +13,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from benchmarks.paper import balance, images, lanes, ordered, projection
-from benchmarks.paper.projection import Ramp
 from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.evaluate import balance, images, lanes, ordered, projection
+from chicle_elastic.evaluate.projection import Ramp
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from tests.house.sources import ROOT
-from tests.programs import run
+from tests.programs import run_python
+from tests.timeouts import timeout_s
 
 ANY_STATE = StateSpec(outputs=1, width=1, dtype="float64")
 CHUNKS = {"n0": 2, "n1": 2}
@@ -145,13 +148,18 @@ def test_what_a_perfect_split_takes() -> None:
 
 
 @pytest.mark.slow
-def test_a_quick_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
-    """It draws its pictures; the second time no run is made again."""
-    command = [sys.executable, "-m", "benchmarks.paper", "--quick", "--only", "fig5", "--out", str(tmp_path / "out")]
-    kept = []
-    for _ in range(2):
-        ended = run(*command, seconds=300, cwd=ROOT)
-        assert "8 nodes 1.5x slower" in ended.stdout
-        kept.append({path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()})
-    assert len(kept[0]) == 5
-    assert kept[0] == kept[1]
+def test_an_evaluation_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
+    """By Ctrl-C, with the runs that have ended; the next time only the others are made."""
+    cache = tmp_path / "out/cache"
+    command = ["-m", "chicle_elastic", "evaluate", "--quick", "--rows", "1000", "--only", "fig1,fig5"]
+    command += ["--out", str(tmp_path / "out")]
+    with subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert any("epochs by tasks" in line for line in first.stdout), "figure 1 has its lines"
+        first.send_signal(signal.SIGINT)
+        assert first.wait(timeout_s(60)) == 130
+    kept = {path.name: path.stat().st_mtime_ns for path in cache.glob("*.json")}
+    assert "8 nodes 1.5x slower" in run_python(*command, seconds=300, cwd=ROOT).stdout
+    found = {path.name: path.stat().st_mtime_ns for path in cache.glob("*.json")}
+    assert 8 <= len(kept) < len(found) == 14
+    assert kept == {name: found[name] for name in kept}

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
-from benchmarks.bars import Row
-from benchmarks.paper.lanes import draw_lanes, tables_of
+from chicle_elastic.evaluate.bars import Row
+from chicle_elastic.evaluate.lanes import draw_lanes, tables_of
+from chicle_elastic.evaluate.projection import NODES
 from chicle_elastic.monitoring import swimlane
 
 COLOURS = {"uni": "#d1495b", "16": "#00798c", "24": "#30638e", "32": "#7d98a1", "64": "#b8c4bb"}
@@ -13,13 +15,14 @@ COLOURS = {"uni": "#d1495b", "16": "#00798c", "24": "#30638e", "32": "#7d98a1", 
 MOST_COLUMNS = 4
 
 
-def draw(name: str, rows: Sequence[Row], folder: Path) -> Path | None:
-    """Draw a figure as `NAME.png`.
+def draw(name: str, rows: Sequence[Row], folder: Path, source: str) -> Path | None:
+    """Draw a figure as `NAME.png`, and of figure 1 the curves behind it as `NAME-curves.png`.
 
     Args:
         name: Of the figure.
         rows: Its table.
         folder: Where to; made if it is not there.
+        source: Of the data, in words.
 
     Returns:
         The file; None where the figure has no picture, or matplotlib is not installed.
@@ -73,9 +76,45 @@ def draw(name: str, rows: Sequence[Row], folder: Path) -> Path | None:
     for axis in axes[:, 0]:
         axis.set_ylabel("epochs" if name.startswith("fig1") else f"projected time, {unit}", fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
+    figure.suptitle(source, fontsize=8)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+    if any("curves" in row.details for row in rows):
+        _draw_curves(rows, folder / f"{name}-curves.png", source)
     return path
+
+
+def _draw_curves(rows: Sequence[Row], path: Path, source: str) -> None:
+    """The gap, or the accuracy, over epochs and over projected time on as many nodes as tasks: one line for each number
+    of tasks, the mean of the seeds that are as far, with their range."""
+    from matplotlib import pyplot
+
+    of_rows = {
+        row.what.split(":")[0].split(" to ")[0]: row.details["curves"] for row in rows if "curves" in row.details
+    }
+    figure, axes = pyplot.subplots(
+        len(of_rows), 2, figsize=(9, 3 * len(of_rows)), squeeze=False, constrained_layout=True
+    )
+    for (title, curves), (left, right) in zip(of_rows.items(), axes, strict=True):
+        for count, runs in curves.items():
+            seeds = [[run[place] for run in runs if place < len(run)] for place in range(max(map(len, runs)))]
+            means, lows, highs = (list(map(pick, seeds)) for pick in (fmean, min, max))
+            for axis, unit in ((left, 1.0), (right, NODES / count)):
+                at = [unit * (place + 1) for place in range(len(means))]
+                axis.plot(at, means, label=str(count), linewidth=1.2)
+                axis.fill_between(at, lows, highs, alpha=0.2)
+        is_gap = all(values[-1] <= values[0] for values in (run for runs in curves.values() for run in runs))
+        for axis, label in ((left, "epochs"), (right, "projected time, units of a sixteenth of the data")):
+            axis.set_xlabel(label, fontsize=8)
+            axis.set_xscale("log")
+            if is_gap:
+                axis.set_yscale("log")
+        left.set_title(title, fontsize=9, loc="left")
+        left.set_ylabel("relative duality gap" if is_gap else "test accuracy", fontsize=8)
+    axes[0][0].legend(fontsize=7, title="tasks", title_fontsize=7)
+    figure.suptitle(source, fontsize=8)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
 def _panels(name: str, rows: Sequence[Row]) -> dict[str, dict[str, list[tuple[float, float]]]]:

@@ -14,12 +14,12 @@ from statistics import fmean
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.bars import Bar, Row
-from benchmarks.paper.projection import time_to
-from benchmarks.paper.runs import Problem, Settings, cached, problems
-from benchmarks.policy_jobs import CertifiedCocoa
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.evaluate.bars import Bar, Row
+from chicle_elastic.evaluate.cocoa import CertifiedCocoa
+from chicle_elastic.evaluate.projection import time_to
+from chicle_elastic.evaluate.runs import Problem, Settings, cached, problems
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.runtime.in_process import InProcess

@@ -3,10 +3,10 @@
 from itertools import accumulate
 from statistics import fmean, median
 
-from benchmarks.bars import Bar, Row
-from benchmarks.paper.micro import TASKS, uni_row
-from benchmarks.paper.projection import micro_units_of_mixed_nodes, time_to, uni_units_of_mixed_nodes
-from benchmarks.paper.runs import Settings, gaps, mixed_gaps, problems
+from chicle_elastic.evaluate.bars import Bar, Row
+from chicle_elastic.evaluate.micro import TASKS, uni_row
+from chicle_elastic.evaluate.projection import micro_units_of_mixed_nodes, time_to, uni_units_of_mixed_nodes
+from chicle_elastic.evaluate.runs import Settings, gaps, mixed_gaps, problems
 from chicle_elastic.policies.rebalance import Rebalance
 
 SLOWDOWN = 1.5

@@ -3,10 +3,10 @@
 from functools import partial
 from statistics import fmean
 
-from benchmarks.bars import Row
-from benchmarks.paper.micro import RAMPS, TASKS, mean_rows, uni_row
-from benchmarks.paper.projection import Ramp, changes, ends, micro_units, time_to, uni_units
-from benchmarks.paper.runs import Problem, Settings, gaps, problems
+from chicle_elastic.evaluate.bars import Row
+from chicle_elastic.evaluate.micro import RAMPS, TASKS, mean_rows, uni_row
+from chicle_elastic.evaluate.projection import Ramp, changes, ends, micro_units, time_to, uni_units
+from chicle_elastic.evaluate.runs import Problem, Settings, gaps, problems
 
 SPEEDS = (2.0, 5.0, 10.0, 20.0, 40.0)
 """Units between two changes, of two nodes each."""
