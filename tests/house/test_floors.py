@@ -108,7 +108,7 @@ runtime/training/bad.py | import estimators | from floor 5.0
 monitoring/bad.py | from chicle_elastic.solvers import base | from floor 2.2
 solvers/bad.py | def f(): from chicle_elastic.runtime import task | from floor 3
 cluster/agent/bad.py | import estimators | from floor 5.0
-../estimators/bad.py | def f(): from chicle_elastic.cli import main | from floor 5.1
+../estimators/bad.py | def f(): from chicle_elastic.cli import main | from floor 5.2
 cli/bad.py | import torchx_components | from floor 5.3
 runtime/training/bad.py | from chicle_elastic.testing import virtual_clock | testing is for tests only
 ../estimators/bad.py | import torchx_components | from floor 5.3
