@@ -58,7 +58,13 @@ def draw(name: str, rows: Sequence[Row], folder: Path, source: str) -> Path | No
     figure, axes = pyplot.subplots(num_rows, columns, figsize=size, squeeze=False, constrained_layout=True)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    for axis, (title, lines) in zip(axes.flat, panels.items(), strict=False):
+    for axis, (title, found) in zip(axes.flat, panels.items(), strict=False):
+        finite = {label: [point for point in points if math.isfinite(point[1])] for label, points in found.items()}
+        lines = {label: points for label, points in finite.items() if points}
+        if not lines:  # a logarithmic axis needs a point
+            axis.set_axis_off()
+            axis.set_title(f"{title}: reached by none", fontsize=9)
+            continue
         for label, points in lines.items():
             style = {"color": COLOURS.get(label), "linewidth": 2.5 if label == "uni" else 1.2, "marker": "o"}
             axis.plot(*zip(*sorted(points), strict=True), label=label, **style)

@@ -15,6 +15,8 @@ import scipy.sparse as sp
 
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.evaluate import balance, images, lanes, ordered, projection
+from chicle_elastic.evaluate.micro import growth_row
+from chicle_elastic.evaluate.pictures import draw
 from chicle_elastic.evaluate.projection import Ramp
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from tests.house.sources import ROOT
@@ -145,6 +147,17 @@ def test_swimlanes_begin_together() -> None:
 def test_what_a_perfect_split_takes() -> None:
     """Three fast nodes and one at half the speed are as fast as three and a half."""
     assert balance.ideal_units((1.0, 1.0, 1.0, 2.0)) == pytest.approx(4 / 3.5)
+
+
+def test_a_gap_that_is_reached_by_none_has_an_empty_panel(tmp_path: Path) -> None:
+    """The others are drawn."""
+    pytest.importorskip("matplotlib")
+    rows = [
+        growth_row("fig1", "clicks, C = 1", 1e-3, {1: math.inf, 4: math.inf}, curves={1: [[0.5, 0.4]], 4: [[0.5]]}),
+        growth_row("fig1", "HIGGS, C = 1", 1e-3, {1: 5.0, 4: math.inf}, curves={1: [[0.5, 0.1]], 4: [[0.5, 0.4]]}),
+    ]
+    assert draw("fig1", rows, tmp_path, "files of a test") == tmp_path / "fig1.png"
+    assert (tmp_path / "fig1-curves.png").stat().st_size > 0
 
 
 @pytest.mark.slow
