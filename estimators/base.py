@@ -1,122 +1,103 @@
-"""The base of the linear classifiers: the one way through `fit`, prediction, and the attributes.
+"""The base of the linear classifiers: their parameters, how a fit begins, and the attributes.
 
-The way of the data: validated once, class codes, chunks over the caller's memory (`inputs`), a `Job` for the runtime,
-attributes from its `Outcome`. The mathematics is in `chicle_elastic.solvers`; nothing is decided here.
+The way of the data: validated once, class codes, chunks over the caller's memory (`inputs`), a `Job` for the runtime
+(`linear`), attributes from its `Outcome`. The mathematics is in `chicle_elastic.solvers`; nothing is decided here.
 """
 
-import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping
-from functools import partial
-from numbers import Integral, Real
-from os import PathLike
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError, UsageError
-from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
+from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import most_block_columns
-from estimators.checks import LeanEstimator, require_auto, require_finite_model, require_moderate
-from estimators.containers import set_attributes_like
+from estimators.checks import require_auto
+from estimators.linear import LinearEstimator
+from estimators.params import ABOVE_0, parameters
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin, weights_of
-from estimators.run import end_interrupted, fit_linear, gap_words
-from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
-    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Outcome, Runtime
     from estimators.inputs import ClassifierTrainer, TrainingSet
     from estimators.warm import KeptDuals
 
 
-class LinearClassifier(
-    LinearPredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, LeanEstimator, metaclass=ABCMeta
-):
+@parameters
+class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, LinearEstimator, metaclass=ABCMeta):
     """Linear classifier, trained until its duality gap is small.
 
-    Its parameters and attributes are described where they are meant to be read, in the estimators.
+    Parameters
+    ----------
+    C : float, default=1.0
+        Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
+    tol : float, default=1e-3
+        Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
+        at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
+    max_iter : int, default=1000
+        Most iterations. In an iteration every sample is visited at least once; a single task may make several passes
+        on little data, and so may a Newton step. A fit that ends here in a run of Newton's method has a true gap, but
+        `coef_` is not that of the duals; with ``max_iter=1`` such a run has only looked at ``coef_ = 0``.
+    fit_intercept : bool, default=True
+        Whether there is an intercept.
+    intercept_scaling : float, default=1.0
+        Value of the constant feature; the larger, the less the intercept is penalised.
+    class_weight : dict or "balanced", default=None
+        Factor of C per class label. "balanced" takes n_samples / (n_classes * number of samples of the class), with
+        sample weights in place of counts where there are some.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the order of samples.
+    n_threads : int, default=None
+        Most threads per task; fewer are used on small data. None takes the cores that this process may use.
+        BLAS has one thread meanwhile, and its own number again afterwards.
+    store_duals : bool, default=False
+        Whether to keep `duals_`, which there are with an l2 penalty only.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features), float64
+        Weights of the features; one row for two classes. With an l1 penalty most of them may be 0.
+    sparse_coef_ : sparse matrix of the same shape, float64
+        The same as CSR.
+    intercept_ : ndarray of shape (1,) or (n_classes,), float64
+        Intercepts.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    duality_gap_ : float
+        Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "C": [Interval(Real, 0.0, None, closed="neither")],
+        **LinearEstimator._parameter_constraints,
+        "C": ABOVE_0,
         "algorithm": [StrOptions({"auto", "newton", "cocoa"})],
-        "tol": [Interval(Real, 0.0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "fit_intercept": ["boolean"],
-        "intercept_scaling": [Interval(Real, 0.0, None, closed="neither")],
+        "intercept_scaling": ABOVE_0,
         "class_weight": [None, dict, StrOptions({"balanced"})],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
         "warm_start": ["boolean"],
         "n_threads": [Interval(Integral, 1, None, closed="left"), None],
-        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
-        "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
-        "policy": [HasMethods(["decide"]), tuple, None],
-        "logdir": [str, PathLike, None],
         "store_duals": ["boolean"],
     }
 
-    classes_: Array
-    coef_: Array
-    intercept_: Array
-    n_features_in_: int
-    n_iter_: int
-
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        algorithm: Literal["auto", "newton", "cocoa"] = "auto",
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        warm_start: bool = False,
-        n_threads: int | None = None,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-        store_duals: bool = False,
-    ) -> None:
-        self.C = C
-        self.algorithm = algorithm
-        self.tol = tol
-        self.max_iter = max_iter
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.n_threads = n_threads
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
-        self.store_duals = store_duals
+    C: float = 1.0
+    algorithm: Literal["auto", "newton", "cocoa"] = "auto"
+    intercept_scaling: float = 1.0
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    warm_start: bool = False
+    n_threads: int | None = None
+    store_duals: bool = False
 
     @abstractmethod
     def _loss_name(self) -> str:
         """Return the name of an `objectives.Loss`."""
 
-    @abstractmethod
-    def _advice(self) -> tuple[str, ...]:
-        """Return remedies for a fit that has not converged, beyond those of every linear estimator."""
+    def _advice(self) -> str:
+        return "lower C"
 
     def _l1_share(self) -> float:
         """Share of the l1 penalty, 0 to 1; 0 is the l2 penalty alone.
@@ -176,60 +157,20 @@ class LinearClassifier(
                 "store_duals=True keeps the duals that coef_ of an l2 penalty is made of, and an l1 penalty has none; "
                 "leave store_duals=False"
             )
-        runtime = runtime_of(self)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        training = training_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
-        if hasattr(runtime, "submit"):  # no objects of this process go there
-            from estimators.submitted.fit import fit_elsewhere
+        return self._fit_job(training_set, runtime_of(self), X, y, sample_weight)
 
-            fit_elsewhere(self, runtime, getattr(training, "features", X), y, sample_weight)
-            set_attributes_like(self, X)
-            return self
-        require_moderate(self, training.hook_arguments, is_first=True)
+    def _is_slower_on_tasks(self) -> bool:
+        if (
+            "coordinate descent" in self.history_.method or not self._l1_share()
+        ):  # most other steps are those of one task
+            return "coordinate descent" in self.history_.method
+        # So many weights that a working set has no room for them; one task goes without.
+        most_weights = np.count_nonzero(self.coef_, axis=1).max()
+        return bool(most_weights >= most_block_columns(self._num_objectives()))
+
+    def _begun(self, training: "TrainingSet", runtime: "Runtime") -> tuple[Any, bool, Mapping[str, Any]]:
         trainer = self._trainer(training, runtime)
-        try:
-            beginning = self._beginning(trainer, training)
-            outcome = fit_linear(self, runtime, trainer, training, seed, is_warm=self.warm_start, **beginning)
-        except DataError:
-            training.require_finite(self)  # says it with names of columns
-            raise
-        require_finite_model(self, outcome.model, training.hook_arguments)
-        self._set_attributes(trainer, training, outcome)
-        if outcome.is_interrupted:
-            end_interrupted(self, gap_words(self.duality_gap_, self.tol))
-        if (self.n_iter_ >= self.max_iter or outcome.reason == STUCK) and not self.duality_gap_ <= self.tol:
-            require_moderate(self, training.hook_arguments)
-            warnings.warn(
-                self._not_converged(training.findings(self, trainer, outcome.model), outcome.reason),
-                ConvergenceWarning,
-                stacklevel=3,  # the caller of fit, behind the decorator
-            )
-        set_attributes_like(self, X)
-        return self
-
-    def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:
-        """How far the fit came, on how many tasks, what the data looks like, and what to do."""
-        counts = self.history_.column("num_tasks")
-        fewest, most = int(counts.min()), int(counts.max())
-        tasks = "" if most == 1 else f" on {most} tasks" if fewest == most else f" on {fewest} to {most} tasks"
-        if np.isnan(self.duality_gap_):
-            state = "no duality gap is certified, because the samples of lost nodes have not been reloaded yet"
-        else:
-            state = f"the relative duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}"
-        descends = "coordinate descent" in self.history_.method  # most other steps are those of one task
-        if self._l1_share():  # so many weights that a working set has no room for them; one task goes without
-            descends |= np.count_nonzero(self.coef_, axis=1).max() >= most_block_columns(self._num_objectives())
-        fewer_tasks = ["use fewer tasks"] if most > 1 and descends else []
-        more = "raise tol" if reason == STUCK else "raise max_iter or tol"
-        remedies = ["scale the features (StandardScaler)", *fewer_tasks, more, "lower C"]
-        *others, last = [*remedies, *self._advice()]
-        looks = f" The data looks like this: {'; '.join(findings)}." if findings else ""
-        after = f"{self.n_iter_} iterations" if reason == STUCK else f"max_iter={self.max_iter} iterations"
-        stuck = f", and {STUCK}" if reason == STUCK else ""
-        return (
-            f"{type(self).__name__} has not converged: after {after}{tasks} {state}{stuck}."
-            f"{looks} To converge: {', '.join(others)}, or {last}."
-        )
+        return trainer, self.warm_start, self._beginning(trainer, training)
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
         from chicle_elastic.solvers.linear.newton.margins import margin_loss
@@ -297,23 +238,13 @@ class LinearClassifier(
             "n_iter_": num_iterations,
         }
 
+    def _objective_of(self, values: Any) -> Array:
+        return np.resize(values, self._num_objectives())
+
     def _set_attributes(self, trainer: "ClassifierTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
         from estimators.warm import KeptDuals
-        from estimators.watch import methods_of
 
-        attributes = self._predicting_attributes(trainer, training, outcome.model, len(outcome.history))
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self.history_, self.ledger_ = outcome.history, outcome.ledger
-        if not self.history_.methods:
-            self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
-        if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
-            self.objective_ = self.dual_objective_ = np.full(self._num_objectives(), np.nan)
-            self.duality_gap_ = np.nan
-        else:
-            primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
-            self.objective_, self.dual_objective_ = np.atleast_1d(primal), np.atleast_1d(dual)
-            self.duality_gap_ = largest_ratio(primal - dual, primal, trainer.floor(outcome.certificate))
+        super()._set_attributes(trainer, training, outcome)
         self.__dict__.pop("duals_", None)
         self.__dict__.pop("_kept_duals", None)
         if outcome.state is not None:

@@ -8,6 +8,7 @@ Nothing here writes to what the user passed, and nothing is copied that already 
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils._param_validation import InvalidParameterError, validate_parameter_constraints
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from chicle_elastic import __version__
 from chicle_elastic.chunks.rows import as_floats, float_blocks
 from chicle_elastic.chunks.views import VALUE_DTYPES, Array, dtype_of
 from chicle_elastic.errors import DataError, UsageError
@@ -38,8 +40,15 @@ Hashed clicks (2,600 columns with values) with 38, 159 and 869 values for each e
 loses some of that; four times higher costs at most an index more for each value."""
 
 
+WRITTEN_BY = "_written_by"
+"""Key of the version of this package in the state of a pickle."""
+
+
 class LeanEstimator(BaseEstimator):
-    """Checks in a fit the parameters that are no defaults; whether those are within their constraints is seen once."""
+    """Checks in a fit the parameters that are no defaults; whether those are within their constraints is seen once.
+
+    A pickle says which version has written it, and one of another version warns.
+    """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]
 
@@ -49,6 +58,20 @@ class LeanEstimator(BaseEstimator):
         given = {name: getattr(self, name) for name in defaults}
         given = {name: value for name, value in given.items() if value is not defaults[name]}
         validate_parameter_constraints(self._parameter_constraints, given, caller_name=kind.__name__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, WRITTEN_BY: __version__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        written_by = state.pop(WRITTEN_BY, "a version that did not say so")
+        super().__setstate__(state)
+        if written_by != __version__:
+            warnings.warn(
+                f"this {type(self).__name__} was pickled by chicle-elastic {written_by}, and {__version__} may lack "
+                "what is in it, or miss something; save() and load() keep models across versions",
+                stacklevel=2,
+            )
 
 
 @functools.cache
@@ -98,7 +121,13 @@ def _as_numpy(estimator: Any, X: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def validated_samples(
-    estimator: Any, X: Any, y: Any, *, has_real_targets: bool = False, multi_output: bool = False
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    has_real_targets: bool = False,
+    multi_output: bool = False,
+    reset: bool = True,
 ) -> tuple[Any, Array]:
     """Features and labels to fit; `n_features_in_` and `feature_names_in_` of the estimator are set.
 
@@ -108,6 +137,7 @@ def validated_samples(
         y: Labels.
         has_real_targets: Whether `y` are numbers to be regressed on.
         multi_output: Whether there may be several for each sample.
+        reset: Whether these are the first rows; features of further ones are compared with those.
 
     Returns:
         `X`: ndarray or CSR matrix of shape (n_samples, n_features), as in `validated_features`. Dense rows are
@@ -121,13 +151,14 @@ def validated_samples(
     """
     X, dtypes = _as_numpy(estimator, X)
     y = as_vector(f"{type(estimator).__name__}: y", y, are_numbers=has_real_targets)
-    if _are_plain(X, y, dtypes):  # of these scikit-learn finds the same, in ten times the time
+    if reset and _are_plain(X, y, dtypes):  # of these scikit-learn finds the same, in ten times the time
         set_features(estimator, X.shape[1])
         return _as_kernels_need(estimator, X), y
     X, y = validate_data(
         estimator,
         X,
         y,
+        reset=reset,
         accept_sparse="csr",
         accept_large_sparse=True,
         dtype=dtypes,

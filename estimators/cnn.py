@@ -10,18 +10,20 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DivergedError, MissingExtraError, UsageError
 from chicle_elastic.uninterrupted import import_whole
 from chicle_elastic.waits import Wait
+from estimators.checks import LeanEstimator
 from estimators.cnn_params import ModuleParamsMixin
 from estimators.cnn_persistence import SaveNetworkMixin
 from estimators.cnn_prediction import ImagePredictionMixin
+from estimators.params import JobParams
 from estimators.run import end_interrupted
 from estimators.watch import CallbackSupportMixin
 
@@ -42,7 +44,7 @@ class ChicleCNNClassifier(
     SaveNetworkMixin,
     ClassifierMixin,
     CallbackSupportMixin,
-    BaseEstimator,
+    LeanEstimator,
 ):
     """Classifier of images by a small convolutional network, trained by local SGD on the cross-entropy.
 
@@ -202,6 +204,7 @@ class ChicleCNNClassifier(
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **JobParams._parameter_constraints,
         "image_shape": [tuple, list, None],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
@@ -229,16 +232,9 @@ class ChicleCNNClassifier(
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0.0, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
         "warm_start": ["boolean"],
         "device": [str],
         "kernels": [StrOptions({"auto", "fused", "onednn", "native"})],
-        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
-        "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
-        "policy": [HasMethods(["decide"]), tuple, None],
-        "logdir": [str, PathLike, None],
     }
 
     classes_: Array

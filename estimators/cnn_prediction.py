@@ -32,7 +32,7 @@ class ImagePredictionMixin(PredictionMixin):
             Softmax of the network's outputs; columns in the order of `classes_`. The rows of a ChunkFolder come in
             the order of the data that it was made from.
         """
-        return self._by_row(X, lambda rows: softmax(self._logits(rows).astype(np.float64), axis=1))
+        return self._by_row("predict_proba", X, lambda rows: softmax(self._logits(rows).astype(np.float64), axis=1))
 
     def decision_function(self, X: Any) -> Array:
         """Outputs of the network, before the softmax.
@@ -48,7 +48,7 @@ class ImagePredictionMixin(PredictionMixin):
             With two classes how much the second output is above the first; else the outputs, columns in the order of
             `classes_`.
         """
-        return self._by_row(X, self._scores)
+        return self._by_row("decision_function", X, self._scores)
 
     def _scores(self, rows: Array) -> Array:
         outputs = self._logits(rows).astype(np.float64)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn import get_config
+from sklearn.utils._array_api import _convert_to_numpy, _max_precision_float_dtype, get_namespace
 
 from chicle_elastic.chunks.readers.arrow import column_values, require_numbers
 from chicle_elastic.chunks.rows import as_floats, plain_array
@@ -76,6 +77,8 @@ def like(X: Any, values: Any) -> Any:
     library = _library_of(X)
     if library is None or not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
         return values
+    if values.dtype == np.float64 and _max_precision_float_dtype(get_namespace(X)[0], X.device) == library.float32:
+        values = values.astype(np.float32)  # the device has no other
     return library.asarray(values, device=X.device)
 
 
@@ -84,6 +87,23 @@ def set_attributes_like(estimator: Any, X: Any) -> None:
     if _library_of(X) is not None:
         names = [name for name in vars(estimator) if name.endswith("_") and name != "classes_"]
         vars(estimator).update({name: like(X, getattr(estimator, name)) for name in names})
+
+
+def require_same_library(estimator: Any, X: Any, method: str) -> None:
+    """Refuse rows of another library than those of `fit`, where scikit-learn's array API dispatch is on.
+
+    Raises:
+        UsageError: In the words that scikit-learn's own estimators have for it.
+    """
+    coef = getattr(estimator, "coef_", None)
+    ours, theirs = ((_library_of(each), getattr(each, "device", None)) for each in (coef, X))
+    if coef is None or ours[0] is theirs[0] is None or ours == theirs:
+        return
+    raise UsageError(
+        f"Inputs passed to {type(estimator).__name__}.{method}() must use the same namespace and device as those "
+        f"passed to fit(): {type(coef).__name__}, not {type(X).__name__}; pass X as that, or call {method}() without "
+        "array_api_dispatch, which takes any X and answers with NumPy's"
+    )
 
 
 def _library_of(X: Any) -> Any:
@@ -96,8 +116,17 @@ def _library_of(X: Any) -> Any:
     return X.__array_namespace__() if hasattr(X, "__array_namespace__") else None
 
 
+def _on_host(X: Any) -> Any:
+    """Return a copy in memory of an array on a device, where the dispatch is on; everything else as it is."""
+    library, device = _library_of(X), getattr(X, "device", None)
+    if library is None or getattr(device, "type", None) == "meta" or str(device) in ("cpu", "CPU_DEVICE"):
+        return X
+    return X.cpu() if library.__name__ == "torch" else _convert_to_numpy(X, library)
+
+
 def as_numpy(where: str, X: Any) -> Any:
     """Return data sets and tensors as Arrow and NumPy have them, over the same memory; everything else as it is."""
+    X = _on_host(X)
     if hasattr(type(X), "with_format") and not isinstance(X, Mapping):  # a data set of Hugging Face
         if not hasattr(X, "__len__"):
             raise UsageError(

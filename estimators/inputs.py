@@ -1,8 +1,7 @@
 """What is trained on: validated input, as a source of chunks and what the estimator has to know of it."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,14 +11,14 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.chunks.rows import matrix_of
-from chicle_elastic.chunks.sources import ArraySource, ChunkSource
+from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from estimators.checks import Columns, require_finite, set_features, validated_samples, validated_weights
+from estimators.checks import Columns, set_features, validated_samples, validated_weights
 from estimators.prediction import products
-from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
+from estimators.streaming import chunks_of, is_folder, require_no_labels
+from estimators.training import TrainingData
 from estimators.warm import KeptDuals, fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
 
@@ -37,39 +36,49 @@ LABELS_PER_BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSet(ABC):
-    """Validated input of a fit.
+class TrainingSet(TrainingData):
+    """Validated input of the fit of a classifier.
 
     Attributes:
-        source: Where the runtime takes the chunks from.
-        columns: Those that have values there.
         classes: ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it.
         class_weights: ndarray of shape (n_classes,), float64, or None. Factor of C per class code.
-        hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
+        codes: ndarray of shape (n_samples,), int32. Class codes; None where the rows lie in a folder.
+        weights: ndarray of shape (n_samples,), float64, or None. Sample weights.
     """
 
-    source: ChunkSource
-    columns: Columns
     classes: Array
     class_weights: Array | None
-    hook_arguments: dict[str, Any] = field(default_factory=dict)
+    codes: Array | None = None
+    weights: Array | None = None
 
-    @abstractmethod
-    def by_row(self, function: Callable[[Any], Array]) -> Array:
-        """What `function` makes of rows, dense or CSR, for all of them in order."""
-
-    @abstractmethod
     def codes_and_weights(self) -> tuple[Array, Array | None]:
-        """Class codes and sample weights by row, each of shape (n_samples,)."""
-
-    @abstractmethod
-    def fingerprint_of(self, num_rows: int) -> Hashable:
-        """Features and labels of the first rows in short, equal for equal data; None where that is not known."""
+        """Return class codes and sample weights by row, each of shape (n_samples,)."""
+        if self.codes is not None:
+            return self.codes, self.weights
+        weights = self.read(lambda chunk: chunk.weights) if self.source.schema.has_weights else None
+        return self.read(lambda chunk: chunk.targets), weights
 
     @cached_property
     def fingerprint(self) -> Hashable:
         """Of all rows."""
         return self.fingerprint_of(self.source.schema.num_rows)
+
+    def fingerprint_of(self, num_rows: int) -> Hashable:
+        """Return features and labels of the first rows in short, equal for equal data: checksums of all bytes.
+
+        Those of a folder are in its manifest, for all rows; for others this is None.
+        """
+        if isinstance(self.source, ChunkFolder):
+            is_whole = num_rows == self.source.schema.num_rows
+            return (tuple(self.classes.tolist()), self.source.fingerprint()) if is_whole else None
+        X, codes = self.features, self.codes_and_weights()[0][:num_rows]
+        parts: tuple[Array, ...]
+        if sparse.issparse(X):
+            end = X.indptr[len(codes)]
+            parts = X.indptr[: len(codes) + 1], X.indices[:end], X.data[:end]
+        else:
+            parts = (X[:num_rows],)
+        return tuple(self.classes.tolist()), X.shape[1], fingerprint_of(*parts, codes)
 
     def begins_with(self, kept: KeptDuals, *, has_more: bool) -> bool:
         """Say whether these are the rows that duals were kept of; with `has_more` others may follow."""
@@ -78,51 +87,10 @@ class TrainingSet(ABC):
             return kept.fingerprint == self.fingerprint
         return has_more and kept.fingerprint == self.fingerprint_of(number)
 
-    @abstractmethod
-    def require_finite(self, estimator: Any) -> None:
-        """Refuse NaN and infinity in rows that can be looked at here.
-
-        Raises:
-            DataError: With row and column.
-        """
-
     def findings(self, estimator: Any, trainer: "ClassifierTrainer", model: Array) -> tuple[str, ...]:
-        """What is conspicuous about the data of a fit that did not converge; empty where the data is not in memory."""
-        return ()
-
-    def upper_bounds(self, trainer: "ClassifierTrainer") -> Array:
-        """C_i of every row, shape (n_samples,), float64."""
-        return upper_bounds(trainer.C, *self.codes_and_weights(), trainer.class_weights)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArrayTrainingSet(TrainingSet):
-    """Rows in memory.
-
-    Attributes:
-        features: ndarray or CSR matrix of shape (n_samples, n_features). Validated rows.
-        codes: ndarray of shape (n_samples,), int32. Class codes.
-        weights: ndarray of shape (n_samples,), float64, or None. Sample weights.
-    """
-
-    features: Any
-    codes: Array
-    weights: Array | None
-
-    def by_row(self, function: Callable[[Any], Array]) -> Array:
-        """Of those that were passed to fit."""
-        return function(self.features)
-
-    def codes_and_weights(self) -> tuple[Array, Array | None]:
-        """Those that were passed to fit."""
-        return self.codes, self.weights
-
-    def require_finite(self, estimator: Any) -> None:
-        """Look at the rows that were passed to fit."""
-        require_finite(estimator, self.features)
-
-    def findings(self, estimator: Any, trainer: "ClassifierTrainer", model: Array) -> tuple[str, ...]:
-        """See `diagnosis`."""
+        """See `diagnosis`; it looks at rows in memory only."""
+        if self.codes is None:
+            return ()
         from estimators.diagnosis import findings
 
         w = self.columns.full(model)
@@ -136,47 +104,9 @@ class ArrayTrainingSet(TrainingSet):
             has_one_label=trainer.has_one_softmax,
         )
 
-    def fingerprint_of(self, num_rows: int) -> Hashable:
-        """Checksums of all bytes."""
-        X, codes = self.features, self.codes[:num_rows]
-        parts: tuple[Array, ...]
-        if sparse.issparse(X):
-            end = X.indptr[len(codes)]
-            parts = X.indptr[: len(codes) + 1], X.indices[:end], X.data[:end]
-        else:
-            parts = (X[:num_rows],)
-        return tuple(self.classes.tolist()), X.shape[1], fingerprint_of(*parts, codes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderTrainingSet(TrainingSet):
-    """Rows in a chunk folder, read chunk by chunk when they are needed.
-
-    Attributes:
-        folder: The same as `source`.
-    """
-
-    folder: ChunkFolder
-
-    def by_row(self, function: Callable[[Any], Array]) -> Array:
-        """One chunk at a time."""
-        return rows_in_order(self.folder, lambda chunk: function(matrix_of(chunk.rows)))
-
-    def codes_and_weights(self) -> tuple[Array, Array | None]:
-        """Read from all chunks."""
-        codes = rows_in_order(self.folder, lambda chunk: chunk.targets)
-        if not self.folder.schema.has_weights:
-            return codes, None
-        return codes, rows_in_order(self.folder, lambda chunk: np.asarray(chunk.weights))
-
-    def require_finite(self, estimator: Any) -> None:
-        """Nothing to do: values were looked at when the folder was written."""
-
-    def fingerprint_of(self, num_rows: int) -> Hashable:
-        """Checksums of the chunks, from the manifest; they are of all rows."""
-        if num_rows != self.folder.schema.num_rows:
-            return None
-        return tuple(self.classes.tolist()), self.folder.fingerprint()
+    def upper_bounds(self, trainer: "ClassifierTrainer") -> Array:
+        """C_i of every row, shape (n_samples,), float64."""
+        return upper_bounds(trainer.C, *self.codes_and_weights(), trainer.class_weights)
 
 
 def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
@@ -214,7 +144,7 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
         metadata = {"sample_weight": weights}
     totals = counts if weights is None else np.bincount(codes, weights=weights, minlength=len(classes))
     columns = Columns.of(X)
-    return ArrayTrainingSet(
+    return TrainingSet(
         source=ArraySource(
             columns.rows(X),
             codes,
@@ -300,12 +230,11 @@ def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:
     totals = np.ones(len(classes))
     if schema.has_weights or estimator.class_weight is not None:
         totals = _class_totals(folder, len(classes))
-    return FolderTrainingSet(
+    return TrainingSet(
         source=folder,
         columns=Columns(schema.num_features),
         classes=classes,
         class_weights=_checked_class_weights(estimator, classes, totals),
-        folder=folder,
     )
 
 

@@ -1,8 +1,7 @@
 """Logistic regression."""
 
-from collections.abc import Mapping
+from dataclasses import field
 from numbers import Real
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,17 +10,18 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from chicle_elastic.errors import UsageError
 from estimators.base import Array, LinearClassifier
 from estimators.checks import require_auto
+from estimators.params import parameters
 from estimators.persistence import VALUES
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
 
-    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Outcome, Runtime
     from estimators.inputs import ClassifierTrainer, TrainingSet
 
 
+@parameters
 class ChicleLogisticRegression(LinearClassifier):
     """Logistic regression with a certified duality gap, on one machine or many.
 
@@ -68,8 +68,6 @@ class ChicleLogisticRegression(LinearClassifier):
 
     Parameters
     ----------
-    C : float, default=1.0
-        Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     l1_ratio : float, default=0.0
         Share of the l1 penalty, from 0 to 1: with 1 it is the penalty, with 0 the l2 penalty is, in between both are.
     multi_class : {"auto", "multinomial", "ovr"}, default="auto"
@@ -81,26 +79,9 @@ class ChicleLogisticRegression(LinearClassifier):
         whatever that takes; it penalises the intercept, as ``solver="liblinear"`` of scikit-learn does. "newton" is
         Newton's method on chunks. "auto" chooses, and ``history_.methods`` says what and why. A multinomial model and
         one with ``l1_ratio > 0`` have methods of their own.
-    tol : float, default=1e-3
-        Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
-        at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
-    max_iter : int, default=1000
-        Most iterations. In an iteration every sample is visited at least once; a single task may make several passes
-        on little data, and so may a Newton step. A fit that ends here in a run of Newton's method has a true gap, but
-        `coef_` is not that of the duals; with ``max_iter=1`` such a run has only looked at ``coef_ = 0``.
-    fit_intercept : bool, default=True
-        Whether there is an intercept.
     intercept_scaling : float, default=1.0
         Value of the constant feature with ``algorithm="cocoa"``; the larger, the less the intercept is penalised. It
         makes no difference elsewhere.
-    class_weight : dict or "balanced", default=None
-        Factor of C per class label. "balanced" takes n_samples / (n_classes * number of samples of the class), with
-        sample weights in place of counts where there are some.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the order of samples.
-    verbose : int, default=0
-        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
-        a line per iteration.
     warm_start : bool, default=False
         Begin with `coef_` and `intercept_` of the last `fit`, if that was of the same kind, and features and classes
         are as many and the same; that helps along a path of `C`, and where rows were added. Of two classes and of
@@ -111,41 +92,11 @@ class ChicleLogisticRegression(LinearClassifier):
         Most threads per task; fewer are used on small data. None takes the cores that this process may use. A
         multinomial model, and one with ``l1_ratio > 0``, uses one. BLAS has one meanwhile, and its own number again
         afterwards.
-    chunk_size : int, default=None
-        Bytes of a chunk; None chooses. It matters for several tasks only.
-    runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
-        nodes are processes that come and go while it runs.
-    n_workers : int or tuple of (int, int), default=None
-        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
-        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
-        nodes; -1 means as many nodes as there are cores.
-    policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()` or `chicle_elastic.Shuffle()`; a grid search
-        can vary its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it
-        was made with, by default none.
-    logdir : str or path-like, default=None
-        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
-        'chicle-elastic[tensorboard]'``.
-    store_duals : bool, default=False
-        Whether to keep `duals_`, which there are with ``l1_ratio=0`` only.
 
     Attributes
     ----------
-    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features), float64
-        Weights of the features; one row for two classes. With ``l1_ratio > 0`` most of them may be 0.
-    sparse_coef_ : sparse matrix of the same shape, float64
-        The same as CSR.
-    intercept_ : ndarray of shape (1,) or (n_classes,), float64
-        Intercepts.
-    classes_ : ndarray of shape (n_classes,)
-        Labels, sorted.
     multi_class_ : {"binary", "multinomial", "ovr"}
         The model that was fitted, whatever `multi_class` is by now.
-    n_iter_ : int
-        Iterations; all outputs share them.
-    duality_gap_ : float
-        Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
     objective_ : ndarray of shape (1,) or (n_classes,), float64
         Primal objective P of each output, the function above. Of a multinomial model there is one, ``0.5 * |coef_|^2 +
         C * sum(weight * log_loss)``.
@@ -156,16 +107,6 @@ class ChicleLogisticRegression(LinearClassifier):
         converged; else they are those of `dual_objective_`. Of a multinomial model they have a sign, ``C * weight *
         (y_ik - p_ik)`` for y_ik = 1 or 0 and (nearly) the probabilities p_ik of the model; then ``coef_[k]`` is
         ``sum(duals_[i, k] * x_i)`` but for the gap. Only with `store_duals`. The rows are those of X.
-    history_ : chicle_elastic.monitoring.history.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. On a local cluster `history_.members` are
-        the nodes with their process ids, and `history_.transitions` says how long each change of the membership took.
-        ``history_.plot()`` draws it. `history_.method` says how the model was found, and why so.
-    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        What became of each chunk: rows, owner, iterations by node, replays.
-    n_features_in_ : int
-        Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features, if X had some.
 
     See Also
     --------
@@ -208,52 +149,9 @@ class ChicleLogisticRegression(LinearClassifier):
     }
     _file_values = (*VALUES, "multi_class_")
 
-    multi_class_: str
-
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        l1_ratio: float = 0.0,
-        multi_class: Literal["auto", "multinomial", "ovr"] = "auto",
-        algorithm: Literal["auto", "newton", "cocoa"] = "auto",
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        warm_start: bool = False,
-        n_threads: int | None = None,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-        store_duals: bool = False,
-    ) -> None:
-        super().__init__(
-            C=C,
-            algorithm=algorithm,
-            tol=tol,
-            max_iter=max_iter,
-            fit_intercept=fit_intercept,
-            intercept_scaling=intercept_scaling,
-            class_weight=class_weight,
-            random_state=random_state,
-            verbose=verbose,
-            warm_start=warm_start,
-            n_threads=n_threads,
-            chunk_size=chunk_size,
-            runtime=runtime,
-            n_workers=n_workers,
-            policy=policy,
-            logdir=logdir,
-            store_duals=store_duals,
-        )
-        self.l1_ratio = l1_ratio
-        self.multi_class = multi_class
+    l1_ratio: float = 0.0
+    multi_class: Literal["auto", "multinomial", "ovr"] = "auto"
+    multi_class_: str = field(init=False)
 
     @property
     def penalty(self) -> str:
@@ -268,9 +166,6 @@ class ChicleLogisticRegression(LinearClassifier):
 
     def _penalises_intercept(self) -> bool:
         return self.algorithm == "cocoa"
-
-    def _advice(self) -> tuple[str, ...]:
-        return ()
 
     def _is_multinomial(self, num_classes: int) -> bool:
         """Return True for one softmax of all classes, which two classes never have.
@@ -338,7 +233,7 @@ class ChicleLogisticRegression(LinearClassifier):
         probabilities : ndarray of shape (n_samples, n_classes), float64
             Columns in the order of `classes_`; rows add up to 1.
         """
-        return self._by_row(X, lambda rows: np.exp(self._log_probabilities(rows)))
+        return self._by_row("predict_proba", X, lambda rows: np.exp(self._log_probabilities(rows)))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Return the logarithm of the probability of each class.
@@ -353,7 +248,7 @@ class ChicleLogisticRegression(LinearClassifier):
         log_probabilities : ndarray of shape (n_samples, n_classes), float64
             Exact where the probability itself is too small for a float.
         """
-        return self._by_row(X, self._log_probabilities)
+        return self._by_row("predict_log_proba", X, self._log_probabilities)
 
     def _log_probabilities(self, rows: Any) -> Array:
         scores = self._scores(rows)

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic.chunks.rows import float_blocks, matrix_of
 from chicle_elastic.chunks.views import Array
-from estimators.containers import as_numpy, like
+from estimators.containers import as_numpy, like, require_same_library
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.folder import ChunkFolder
@@ -33,7 +33,7 @@ class PredictionMixin:
         labels : ndarray of shape (n_samples,)
             Of the dtype of `classes_`. The rows of a ChunkFolder come in the order of the data that it was made from.
         """
-        return self._by_row(X, lambda rows: self.classes_[self._codes(rows)])
+        return self._by_row("predict", X, lambda rows: self.classes_[self._codes(rows)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy.
@@ -62,8 +62,8 @@ class PredictionMixin:
         score: float = super().score(X, y, sample_weight)  # type: ignore[misc]  # of ClassifierMixin
         return score
 
-    def _by_row(self, X: Any, function: Callable[[Any], Array]) -> Array:
-        """Apply `function` to the rows of all samples; the result has the library of X (see `containers.like`).
+    def _by_row(self, method: str, X: Any, function: Callable[[Any], Array]) -> Array:
+        """Apply `function` to the rows of all samples, for `method`; the result has the library of X.
 
         A folder has one chunk in memory at a time.
         """
@@ -73,6 +73,7 @@ class PredictionMixin:
         if streaming.is_folder(X):
             self._require_same_folder(X)
             return streaming.rows_in_order(X, lambda chunk: function(matrix_of(chunk.rows)))
+        require_same_library(self, X, method)
         return like(X, function(self._validated(X)))
 
     def _validated(self, X: Any) -> Any:
@@ -93,6 +94,8 @@ class LinearPredictionMixin(PredictionMixin):
 
     coef_: Array
     intercept_: Array
+    n_features_in_: int
+    n_iter_: int
 
     def decision_function(self, X: Any) -> Array:
         """Signed distance of samples to the hyperplanes, times |coef|.
@@ -108,7 +111,7 @@ class LinearPredictionMixin(PredictionMixin):
             One column per class, for two classes the score of the second one only. The rows of a ChunkFolder come in
             the order of the data that it was made from.
         """
-        return self._by_row(X, self._scores)
+        return self._by_row("decision_function", X, self._scores)
 
     def _validated(self, X: Any) -> Any:
         from estimators.checks import validated_features
@@ -132,7 +135,7 @@ class LinearPredictionMixin(PredictionMixin):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]  # of BaseEstimator
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = tags.array_api_support = True
         return tags
 
 

@@ -1,22 +1,19 @@
 """The linear support vector machine."""
 
-from collections.abc import Mapping
 from numbers import Real
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.errors import UsageError
 from estimators.base import LinearClassifier
+from estimators.params import parameters
 
 if TYPE_CHECKING:
     from sklearn.svm import LinearSVC
 
-    from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.training.job import Runtime
 
-
+@parameters
 class ChicleSVM(LinearClassifier):
     """Linear support vector machine with a certified duality gap, on one machine or many.
 
@@ -54,8 +51,6 @@ class ChicleSVM(LinearClassifier):
 
     Parameters
     ----------
-    C : float, default=1.0
-        Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     loss : {"hinge", "squared_hinge", "modified_huber"}, default="hinge"
         Loss of a margin m: max(0, 1 - m), its square, or the square with a straight line, -4 m, where m < -1, which
         outliers change less; SGDClassifier has the last one, too. "hinge" has no l1 penalty.
@@ -68,67 +63,15 @@ class ChicleSVM(LinearClassifier):
         "cocoa" is the algorithm of the Chicle paper: coordinate descent on every node, whose changes are added up,
         whatever that takes. "newton" is Newton's method on chunks. "auto" chooses, and ``history_.methods`` says what
         and why. An l1 penalty has a method of its own.
-    tol : float, default=1e-3
-        Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
-        at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
-    max_iter : int, default=1000
-        Most iterations. In an iteration every sample is visited at least once; a single task may make several passes
-        on little data, and so may a Newton step. A fit that ends here in a run of Newton's method has a true gap, but
-        `coef_` is not that of the duals; with ``max_iter=1`` such a run has only looked at ``coef_ = 0``.
-    fit_intercept : bool, default=True
-        Whether there is an intercept.
-    intercept_scaling : float, default=1.0
-        Value of the constant feature; the larger, the less the intercept is penalised.
-    class_weight : dict or "balanced", default=None
-        Factor of C per class label. "balanced" takes n_samples / (n_classes * number of samples of the class), with
-        sample weights in place of counts where there are some.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the order of samples.
-    verbose : int, default=0
-        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
-        a line per iteration.
     warm_start : bool, default=False
         Begin with the duals of the last `fit`, if features and labels are the same, byte by byte, or begin with those
         (rows were added at the end); other data silently starts afresh. `C`, `loss` and all weights may change in
         between. The duals stay out of pickles and copies. With
         ``penalty="l1"`` a fit begins with `coef_` and `intercept_` of the last one, if features and classes are as many
         and the same; that helps along a path of `C`.
-    n_threads : int, default=None
-        Most threads per task; fewer are used on small data. None takes the cores that this process may use.
-        BLAS has one thread meanwhile, and its own number again afterwards.
-    chunk_size : int, default=None
-        Bytes of a chunk; None chooses. It matters for several tasks only.
-    runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
-        nodes are processes that come and go while it runs.
-    n_workers : int or tuple of (int, int), default=None
-        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
-        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
-        nodes; -1 means as many nodes as there are cores.
-    policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()` or `chicle_elastic.Shuffle()`; a grid search
-        can vary its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it
-        was made with, by default none.
-    logdir : str or path-like, default=None
-        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
-        'chicle-elastic[tensorboard]'``.
-    store_duals : bool, default=False
-        Whether to keep `duals_`, which there are with ``penalty="l2"`` only.
 
     Attributes
     ----------
-    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features), float64
-        Weights of the features; one row for two classes. With ``penalty="l1"`` most of them may be 0.
-    sparse_coef_ : sparse matrix of the same shape, float64
-        The same as CSR.
-    intercept_ : ndarray of shape (1,) or (n_classes,), float64
-        Intercepts.
-    classes_ : ndarray of shape (n_classes,)
-        Labels, sorted.
-    n_iter_ : int
-        Iterations; all outputs share them.
-    duality_gap_ : float
-        Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
     objective_ : ndarray of shape (1,) or (n_classes,), float64
         Primal objective P of each output: ``0.5 * |w|^2 + C * sum(weight * loss)``, w with the intercept's weight; with
         ``penalty="l1"`` it has ``sum(|w|)`` in place of ``0.5 * |w|^2``.
@@ -138,16 +81,6 @@ class ChicleSVM(LinearClassifier):
         Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1, if the fit
         converged (up to `tol` where Newton's method on wide data has found it); else they are those of
         `dual_objective_`. Only with `store_duals`. The rows are those of X.
-    history_ : chicle_elastic.monitoring.history.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. On a local cluster `history_.members` are
-        the nodes with their process ids, and `history_.transitions` says how long each change of the membership took.
-        ``history_.plot()`` draws it. `history_.method` says how the model was found, and why so.
-    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        What became of each chunk: rows, owner, iterations by node, replays.
-    n_features_in_ : int
-        Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features, if X had some.
 
     See Also
     --------
@@ -192,50 +125,9 @@ class ChicleSVM(LinearClassifier):
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
     }
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        loss: Literal["hinge", "squared_hinge", "modified_huber"] = "hinge",
-        penalty: Literal["l1", "l2", "elasticnet"] = "l2",
-        l1_ratio: float = 0.15,
-        algorithm: Literal["auto", "newton", "cocoa"] = "auto",
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        warm_start: bool = False,
-        n_threads: int | None = None,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-        store_duals: bool = False,
-    ) -> None:
-        self.C = C
-        self.loss = loss
-        self.penalty = penalty
-        self.l1_ratio = l1_ratio
-        self.algorithm = algorithm
-        self.tol = tol
-        self.max_iter = max_iter
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.n_threads = n_threads
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
-        self.store_duals = store_duals
+    loss: Literal["hinge", "squared_hinge", "modified_huber"] = "hinge"
+    penalty: Literal["l2", "l1", "elasticnet"] = "l2"
+    l1_ratio: float = 0.15
 
     def _loss_name(self) -> str:
         return self.loss
@@ -249,8 +141,9 @@ class ChicleSVM(LinearClassifier):
             )
         return share
 
-    def _advice(self) -> tuple[str, ...]:
-        return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
+    def _remedies(self) -> tuple[str, ...]:
+        faster = ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
+        return (*super()._remedies(), *faster)
 
     def to_linear_svc(self) -> "LinearSVC":
         """Return a fitted `LinearSVC`: another name of `to_sklearn`.

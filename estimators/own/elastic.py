@@ -2,16 +2,16 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import field
 from numbers import Integral
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, _fit_context
+from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags, TransformerTags, check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, Options
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,12 +19,12 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Trainer
 from estimators.own.params import TrainerParamsMixin
+from estimators.params import JobParams, parameters
 from estimators.run import end_interrupted, run_job
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
-    from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.runtime.training.job import Outcome
     from estimators.own.inputs import ElasticSet
 
 KINDS = ("classifier", "regressor", "clusterer", "transformer")
@@ -41,7 +41,8 @@ def _can_score(estimator: "ElasticEstimator") -> bool:
     )
 
 
-class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
+@parameters
+class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, JobParams):
     """Estimator that fits with a `chicle_elastic.Trainer` of your own, in this process or on nodes.
 
     `fit` cuts the data into chunks, runs the job and keeps its model. What the estimator can do besides follows from
@@ -69,16 +70,6 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
         Iterations after which the fit ends anyway.
     random_state : int, RandomState instance or None, default=None
         Of the first model, the order of rows in chunks, and the generators of the solvers.
-    runtime : runtime or None, default=None
-        Where to fit: None for this process, or a `LocalCluster` or another runtime that runs jobs.
-    n_workers : int, tuple of two int, or None, default=None
-        Short for ``runtime=LocalCluster(n_workers)``; -1 means as many nodes as there are cores.
-    policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs; None leaves it to the runtime. See `ChicleSVM`.
-    logdir : str, path-like or None, default=None
-        Folder for TensorBoard, in which each fit has a folder of its own.
-    chunk_size : int or None, default=None
-        Bytes of a chunk.
     verbose : int, default=0
         1 shows a bar on a terminal and in a notebook, and a line now and then elsewhere; 2 a line per iteration.
 
@@ -88,18 +79,10 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
         The model of the last iteration.
     trainer_ : Trainer
         The one that has fitted it.
-    history_ : chicle_elastic.monitoring.history.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``, ``history_.plot()``.
-    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        What became of each chunk: rows, owner, iterations by node, replays.
     n_iter_ : int
         Iterations.
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted; of a classifier only.
-    n_features_in_ : int
-        Columns of X.
-    feature_names_in_ : ndarray of str
-        Names of the columns, if X had some.
 
     Examples
     --------
@@ -135,45 +118,18 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **JobParams._parameter_constraints,
         "trainer": [object],  # `_require_trainer` says what is wrong with it
         "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
-        "policy": [HasMethods(["decide"]), tuple, None],
-        "logdir": [str, PathLike, None],
-        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
-        "verbose": ["verbose"],
     }
 
-    model_: Array
-    trainer_: Trainer
-    classes_: Array
-    n_features_in_: int
-    n_iter_: int
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        *,
-        max_iter: int = 100,
-        random_state: Any = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-        chunk_size: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.trainer = trainer
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
-        self.chunk_size = chunk_size
-        self.verbose = verbose
+    trainer: Trainer = field(kw_only=False)
+    max_iter: int = 100
+    model_: Array = field(init=False)
+    trainer_: Trainer = field(init=False)
+    classes_: Array = field(init=False)
+    n_features_in_: int = field(init=False)
+    n_iter_: int = field(init=False)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -4,31 +4,23 @@ As that of the classifiers (`estimators.base`), with real targets, and no duals 
 several are the business of `targets`.
 """
 
-import warnings
 from abc import ABCMeta, abstractmethod
-from functools import partial
-from numbers import Integral, Real
-from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin, _fit_context
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, Options
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError
-from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
-from estimators.checks import LeanEstimator, require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
+from estimators.linear import LinearEstimator
+from estimators.params import parameters
 from estimators.regression.common import RegressionMixin
-from estimators.run import end_interrupted, fit_linear, gap_words, needs_no_job
+from estimators.run import needs_no_job
 from estimators.streaming import is_folder
-from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
-    from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.certified import CertifiedTrainer
     from estimators.regression.common import RegressionSet
     from estimators.regression.targets import Samples
@@ -37,45 +29,35 @@ FEW_VALUES = 1 << 20
 """Values of X up to which a copy of them costs less than a job."""
 
 
-class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, LeanEstimator, metaclass=ABCMeta):
-    """Linear regressor, trained until its duality gap is small.
+@parameters
+class LinearRegressor(RegressionMixin, RegressorMixin, LinearEstimator, metaclass=ABCMeta):
+    """Linear regressor, trained until its duality gap is small; the base of those with a loss of your own.
 
-    Its parameters and attributes are described where they are meant to be read, in the estimators.
+    Parameters
+    ----------
+    tol : float, default=1e-3
+        Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
+        ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,), float64
+        Weights of the features.
+    intercept_ : float
+        Intercept.
+    n_iter_ : int
+        Iterations; of several targets the most.
+    duality_gap_ : float
+        (P - D) / P, evaluated in float64 at the returned model; of several targets the largest.
+    objective_ : float
+        Primal objective P, the function above.
+    dual_objective_ : float
+        Dual objective D <= P.
     """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "fit_intercept": ["boolean"],
-        "tol": [Interval(Real, 0.0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
-        "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
-        "policy": [HasMethods(["decide"]), tuple, None],
-        "logdir": [str, PathLike, None],
-    }
-
-    n_iter_: int
-
-    fit_intercept: bool
-    tol: float
-    max_iter: int
-    random_state: Any
-    verbose: int
-    chunk_size: int | None
-    runtime: "Runtime | None"
-    n_workers: int | tuple[int, int] | None
-    policy: Any
-    logdir: str | PathLike[str] | None
 
     @abstractmethod
     def _trainer(self) -> "CertifiedTrainer":
         """The algorithm, with the parameters."""
-
-    @abstractmethod
-    def _advice(self) -> str:
-        """Return remedies for a fit that has not converged, beyond those of every regressor."""
 
     def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
         """Return the attributes of a fit to several targets, or of one where `needs_no_job` says so."""
@@ -141,6 +123,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Lea
         from estimators.place import runtime_of
         from estimators.regression.common import regression_set
 
+        for name in ("_products", "n_samples_seen_"):  # of partial_fit
+            self.__dict__.pop(name, None)
         runtime = runtime_of(self)
         shape = _shape(y)
         has_targets = self._takes_targets and shape[1:] > (1,)
@@ -156,42 +140,12 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Lea
                     setattr(self, name, value)
                 set_attributes_like(self, X)
                 return self
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        training = regression_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
-        if hasattr(runtime, "submit"):  # no objects of this process go there
-            from estimators.submitted.fit import fit_elsewhere
+        return self._fit_job(regression_set, runtime, X, y, sample_weight)
 
-            fit_elsewhere(self, runtime, X if training.features is None else training.features, y, sample_weight)
-            set_attributes_like(self, X)
-            return self
-        require_moderate(self, training.hook_arguments, is_first=True)
-        trainer = self._trainer()
-        try:
-            first = self._initial_model()
-            first = None if first is None else training.columns.of_fit(first)
-            is_warm = first is not None
-            outcome = fit_linear(self, runtime, trainer, training, seed, is_warm=is_warm, initial_model=first)
-        except DataError:
-            training.require_finite(self)  # says it with names of columns
-            raise
-        require_finite_model(self, outcome.model, training.hook_arguments)
-        self._set_attributes(trainer, training, outcome)
-        if outcome.is_interrupted:
-            end_interrupted(self, gap_words(self.duality_gap_, self.tol))
-        is_stuck = outcome.reason == STUCK
-        if (self.n_iter_ >= self.max_iter or is_stuck) and not self.duality_gap_ <= self.tol:
-            require_moderate(self, training.hook_arguments)
-            after = f"{self.n_iter_} iterations" if is_stuck else f"max_iter={self.max_iter} iterations"
-            warnings.warn(
-                f"{type(self).__name__} has not converged: after {after} the relative duality gap is "
-                f"{self.duality_gap_:.1e}, above tol={self.tol:g}{f', and {STUCK}' if is_stuck else ''}. To converge: "
-                f"scale the features (StandardScaler), {self._advice()}, or raise "
-                f"{'tol' if is_stuck else 'max_iter or tol'}.",
-                ConvergenceWarning,
-                stacklevel=3,  # the caller of fit, behind the decorator
-            )
-        set_attributes_like(self, X)
-        return self
+    def _begun(self, training: "RegressionSet", runtime: "Runtime") -> tuple[Any, bool, Mapping[str, Any]]:
+        first = self._initial_model()
+        first = None if first is None else training.columns.of_fit(first)
+        return self._trainer(), first is not None, {"initial_model": first}
 
     def _predicting_attributes(
         self, trainer: "CertifiedTrainer", training: "RegressionSet", model: Array, num_iterations: int
@@ -204,21 +158,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Lea
             "n_iter_": num_iterations,
         }
 
-    def _set_attributes(self, trainer: "CertifiedTrainer", training: "RegressionSet", outcome: "Outcome") -> None:
-        from estimators.watch import methods_of
-
-        attributes = self._predicting_attributes(trainer, training, outcome.model, len(outcome.history))
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self.history_, self.ledger_ = outcome.history, outcome.ledger
-        if not self.history_.methods:
-            self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
-        if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
-            self.objective_ = self.dual_objective_ = self.duality_gap_ = float("nan")
-            return
-        primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
-        self.objective_, self.dual_objective_ = float(np.sum(primal)), float(np.sum(dual))
-        self.duality_gap_ = largest_ratio(primal - dual, primal, trainer.floor(outcome.certificate))
+    def _objective_of(self, values: Any) -> float:
+        return float(np.sum(values))
 
 
 def _shape(values: Any) -> tuple[int, ...]:

@@ -1,20 +1,17 @@
 """What the fit of a regressor needs besides its mathematics: validated input, prediction, R^2, model files."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from chicle_elastic.chunks.rows import matrix_of
-from chicle_elastic.chunks.sources import ArraySource, ChunkSource
+from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from estimators.checks import (
     Columns,
-    require_finite,
     set_features,
     validated_features,
     validated_samples,
@@ -23,47 +20,21 @@ from estimators.checks import (
 from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin, products, weights_of
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
+from estimators.training import TrainingData
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.folder import ChunkFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressionSet:
-    """Validated input of a fit.
-
-    Attributes:
-        source: Where the runtime takes the chunks from.
-        columns: Those that have values there.
-        features: ndarray or CSR matrix of shape (n_samples, n_features); None where the rows lie in a folder.
-        hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
-    """
-
-    source: ChunkSource
-    columns: Columns
-    features: Any = None
-    hook_arguments: dict[str, Any] = field(default_factory=dict)
-
-    def by_row(self, function: Callable[[Any], Array]) -> Array:
-        """Return what `function` makes of rows, dense or CSR, for all of them in order."""
-        if self.features is None:
-            return rows_in_order(self.source, lambda chunk: function(matrix_of(chunk.rows)))
-        return function(self.features)
+class RegressionSet(TrainingData):
+    """Validated input of the fit of a regressor."""
 
     def targets(self) -> Array:
         """Return those of all rows, in their order; shape (n_samples,), float64."""
         if self.features is None:
-            return rows_in_order(self.source, lambda chunk: chunk.targets)
+            return self.read(lambda chunk: chunk.targets)
         return np.asarray(self.hook_arguments["y"], dtype=np.float64)
-
-    def require_finite(self, estimator: Any) -> None:
-        """Refuse NaN and infinity in rows that were passed to fit; those of a folder were looked at when it was made.
-
-        Raises:
-            DataError: With row and column.
-        """
-        if self.features is not None:
-            require_finite(estimator, self.features)
 
 
 def regression_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> RegressionSet:
@@ -151,6 +122,7 @@ class RegressionMixin(PredictionMixin, SaveMixin):
     coef_: Array
     intercept_: Any
     n_features_in_: int
+    n_iter_: int
 
     def predict(self, X: Any) -> Array:
         """Targets of samples.
@@ -165,7 +137,7 @@ class RegressionMixin(PredictionMixin, SaveMixin):
         targets : ndarray of shape (n_samples,), or (n_samples, n_targets) where `fit` had several, float64
             The rows of a ChunkFolder come in the order of the data that it was made from.
         """
-        return self._by_row(X, self._foretold)
+        return self._by_row("predict", X, self._foretold)
 
     def _foretold(self, rows: Any) -> Array:
         """Return the targets of rows."""
@@ -214,7 +186,7 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]  # of BaseEstimator
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = tags.array_api_support = True
         tags.target_tags.multi_output = self._takes_targets
         return tags
 

@@ -44,27 +44,33 @@ def fit_at_once(
     begin = time.monotonic()
     products = Products(samples, has_intercept=bool(estimator.fit_intercept))
     products.require_finite(estimator, samples)
-    K, d = samples.Y.shape[1], samples.X.shape[1]
-    results = Results(coef=np.zeros((K, d)), primal=np.zeros(K), dual=np.zeros(K), gaps=np.full(K, np.inf))
-    total = float(products.roots @ products.roots)
-    H = products.gram / total
-    for k in range(K):
-        accuracy = LEAST_SHARE * float(estimator.tol) * l1
-        w, primal, gap = _solution(products, H, k, total, l1=l1, l2=l2, accuracy=accuracy)
-        results.coef[k], results.primal[k], results.dual[k] = w, primal, max(primal - gap, 0.0)
-        results.gaps[k] = gap / max(primal, float(products.floor[k]) / total, TINY)
-    makers: Sequence[Callable[..., Any]] | None = None if alone is None else [alone] * K
+    results = results_of(products, l1=l1, l2=l2, tol=float(estimator.tol))
+    makers: Sequence[Callable[..., Any]] | None = None if alone is None else [alone] * len(results.gaps)
     return finished(estimator, samples, products, results, makers, begin)
 
 
+@one_blas_thread()
+@np.errstate(over="ignore", invalid="ignore")  # what cannot be summed up has no small gap
+def results_of(products: Products, *, l1: float, l2: float, tol: float, first: Array | None = None) -> Results:
+    """Return the regressions of all targets, from weights of shape (K, d) on, or from 0."""
+    K, d, total = len(products.squares), len(products.means), products.weight
+    results = Results(coef=np.zeros((K, d)), primal=np.zeros(K), dual=np.zeros(K), gaps=np.full(K, np.inf))
+    H = products.gram / total
+    for k in range(K):
+        start = np.zeros(d) if first is None else first[k].copy()
+        w, primal, gap = _solution(products, H, k, start, l1=l1, l2=l2, accuracy=LEAST_SHARE * tol * l1)
+        results.coef[k], results.primal[k], results.dual[k] = w, primal, max(primal - gap, 0.0)
+        results.gaps[k] = gap / max(primal, float(products.floor[k]) / total, TINY)
+    return results
+
+
 def _solution(
-    products: Products, H: Array, k: int, total: float, *, l1: float, l2: float, accuracy: float
+    products: Products, H: Array, k: int, start: Array, *, l1: float, l2: float, accuracy: float
 ) -> tuple[Array, float, float]:
-    """Return w of target k, P and P - D, what rounding may hide included."""
-    y = products.targets[:, k]
-    square, q = float(y @ y) / total, np.ascontiguousarray(products.right[:, k]) / total
-    start = np.zeros(len(q))
-    w, _ = minimise(H, q, start, l1=l1, l2=l2, enough=0.0, accuracy=accuracy, most_rounds=MOST_LOOKS)
+    """Return w of target k, found from `start` on, P and P - D, what rounding may hide included."""
+    total = products.weight
+    square, q = float(products.squares[k]) / total, np.ascontiguousarray(products.right[:, k]) / total
+    w, _ = minimise(H, q - H @ start, start, l1=l1, l2=l2, enough=0.0, accuracy=accuracy, most_rounds=MOST_LOOKS)
     v = q - H @ w
     losses = 0.5 * max(square - float(q @ w) - float(v @ w), 0.0)
     penalty = L1Penalty(l1, l2)

@@ -1,8 +1,8 @@
 """Lasso and elastic net."""
 
+from dataclasses import field
 from functools import partial
 from numbers import Real
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,18 +10,117 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
+from estimators.params import ABOVE_0, parameters
 from estimators.prediction import weights_of
 from estimators.regression.base import FEW_VALUES, LinearRegressor
+from estimators.regression.more_rows import MoreRowsMixin
 from estimators.run import needs_no_job
 
 if TYPE_CHECKING:
-    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-    from estimators.regression.targets import Samples
+    from estimators.regression.targets import Products, Results, Samples
 
 
-class ChicleElasticNet(LinearRegressor):
+@parameters
+class SparseRegressor(MoreRowsMixin, LinearRegressor):
+    """Linear least squares with an l1 penalty.
+
+    Parameters
+    ----------
+    tol : float, default=1e-6
+        Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
+        ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
+    warm_start : bool, default=False
+        Whether a fit begins with `coef_` of the fit before, if that had as many features; along a path of `alpha` on
+        wide data it needs fewer passes.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features), float64
+        Weights of the features; most of them may be 0.
+    sparse_coef_ : sparse matrix of shape (1, n_features) or (n_targets, n_features), float64
+        The same as CSR.
+    intercept_ : float or ndarray of shape (n_targets,)
+        Intercept.
+    objective_ : float or ndarray of shape (n_targets,)
+        Primal objective P, the function above.
+    dual_objective_ : float or ndarray of shape (n_targets,)
+        Dual objective D <= P.
+    """
+
+    _takes_targets = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearRegressor._parameter_constraints,
+        "alpha": ABOVE_0,
+        "warm_start": ["boolean"],
+    }
+
+    alpha: float = field(default=1.0, kw_only=False)
+    tol: float = 1e-6
+    warm_start: bool = False
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """Return `coef_` as a CSR matrix."""
+        return sparse.csr_matrix(np.atleast_2d(weights_of(self)[0]))
+
+    @property
+    def penalty(self) -> str:
+        """Return the name of the penalty, for which `sklearn.feature_selection.SelectFromModel` asks."""
+        return "l1" if self._share() == 1 else "l2" if self._share() == 0 else "elasticnet"
+
+    def _share(self) -> float:
+        """Return the share of the l1 penalty."""
+        return 1.0
+
+    def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
+        from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
+
+        return RegressionTrainer(
+            loss=SquaredEpsilonInsensitive(),
+            C=0.5,
+            alpha=float(self.alpha),
+            l1_ratio=self._share(),
+            is_mean=True,
+            tol=float(self.tol),
+            intercept_scaling=float(bool(self.fit_intercept)),
+            penalises_intercept=False,
+        )
+
+    def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
+        from estimators.regression.elastic_net import fit_at_once
+
+        if not (needs_no_job(self) and self._is_little(samples.X.shape)):
+            return super()._fit_targets(runtime, samples)
+        has_targets = samples.Y.shape[1] > 1
+        alone = partial(type(self), **self.get_params(deep=False)) if has_targets else None
+        return fit_at_once(self, samples, alone=alone, **self._penalties())
+
+    def _penalties(self) -> dict[str, float]:
+        l1 = float(self.alpha) * self._share()
+        return {"l1": l1, "l2": float(self.alpha) - l1}
+
+    def _results(self, products: "Products", first: Array | None) -> "Results":
+        from estimators.regression.elastic_net import results_of
+
+        return results_of(products, tol=float(self.tol), first=first, **self._penalties())
+
+    def _is_little(self, shape: tuple[int, ...]) -> bool:
+        n, d = (*shape, 0, 0)[:2]
+        return d <= n and n * d <= FEW_VALUES and not self.warm_start
+
+    def _initial_model(self) -> Array | None:
+        found, intercept = weights_of(self)  # which coef_ set by hand may lack
+        return np.append(found, intercept) if self.warm_start and np.shape(found) == (self.n_features_in_,) else None
+
+    def _advice(self) -> str:
+        return "raise alpha"
+
+
+@parameters
+class ChicleElasticNet(SparseRegressor):
     """Linear least squares with l1 and l2 penalties and a certified duality gap, on one machine or many.
 
     It is used like :class:`sklearn.linear_model.ElasticNet`, and minimises the same function, with n the number of
@@ -60,61 +159,6 @@ class ChicleElasticNet(LinearRegressor):
     l1_ratio : float, default=0.5
         Share of the l1 penalty, from 0 to 1; with 1 it is the lasso, with 0 ridge regression, for which
         :class:`ChicleRidge` is faster.
-    fit_intercept : bool, default=True
-        Whether there is an intercept; it is not penalised.
-    tol : float, default=1e-6
-        Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
-        ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
-    max_iter : int, default=1000
-        Most iterations, each of one pass over the data at most.
-    warm_start : bool, default=False
-        Whether a fit begins with `coef_` of the fit before, if that had as many features; along a path of `alpha` on
-        wide data it needs fewer passes.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the shuffle of rows for several tasks.
-    verbose : int, default=0
-        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
-        a line per iteration.
-    chunk_size : int, default=None
-        Bytes of a chunk; None chooses. It matters for several tasks only.
-    runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
-        nodes are processes that come and go while it runs.
-    n_workers : int or tuple of (int, int), default=None
-        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
-        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
-        nodes; -1 means as many nodes as there are cores.
-    policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`. None leaves it to the runtime.
-    logdir : str or path-like, default=None
-        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
-        'chicle-elastic[tensorboard]'``.
-
-    Attributes
-    ----------
-    coef_ : ndarray of shape (n_features,) or (n_targets, n_features), float64
-        Weights of the features; most of them may be 0.
-    sparse_coef_ : sparse matrix of shape (1, n_features) or (n_targets, n_features), float64
-        The same as CSR.
-    intercept_ : float or ndarray of shape (n_targets,)
-        Intercept.
-    n_iter_ : int
-        Iterations; of several targets the most.
-    duality_gap_ : float
-        (P - D) / P, evaluated in float64 at the returned model; of several targets the largest.
-    objective_ : float or ndarray of shape (n_targets,)
-        Primal objective P, the function above.
-    dual_objective_ : float or ndarray of shape (n_targets,)
-        Dual objective D <= P.
-    history_ : chicle_elastic.monitoring.history.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
-        found, and why so.
-    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        What became of each chunk: rows, owner, iterations by node, replays.
-    n_features_in_ : int
-        Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features, if X had some.
 
     See Also
     --------
@@ -142,98 +186,19 @@ class ChicleElasticNet(LinearRegressor):
     """
 
     _twin = "sklearn.linear_model.ElasticNet"
-    _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearRegressor._parameter_constraints,
-        "alpha": [Interval(Real, 0.0, None, closed="neither")],
+        **SparseRegressor._parameter_constraints,
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
-        "warm_start": ["boolean"],
     }
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
-
-    @property
-    def sparse_coef_(self) -> Any:
-        """Return `coef_` as a CSR matrix."""
-        return sparse.csr_matrix(np.atleast_2d(weights_of(self)[0]))
-
-    @property
-    def penalty(self) -> str:
-        """Return the name of the penalty, for which `sklearn.feature_selection.SelectFromModel` asks."""
-        return "l1" if self._share() == 1 else "l2" if self._share() == 0 else "elasticnet"
+    l1_ratio: float = 0.5
 
     def _share(self) -> float:
-        """Return the share of the l1 penalty."""
         return float(self.l1_ratio)
 
-    def _trainer(self) -> "RegressionTrainer":
-        from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-        from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
 
-        return RegressionTrainer(
-            loss=SquaredEpsilonInsensitive(),
-            C=0.5,
-            alpha=float(self.alpha),
-            l1_ratio=self._share(),
-            is_mean=True,
-            tol=float(self.tol),
-            intercept_scaling=float(bool(self.fit_intercept)),
-            penalises_intercept=False,
-        )
-
-    def _fit_targets(self, runtime: "Runtime", samples: "Samples") -> dict[str, Any]:
-        from estimators.regression.elastic_net import fit_at_once
-
-        if not (needs_no_job(self) and self._is_little(samples.X.shape)):
-            return super()._fit_targets(runtime, samples)
-        l1 = float(self.alpha) * self._share()
-        l2 = float(self.alpha) - l1
-        has_targets = samples.Y.shape[1] > 1
-        alone = partial(type(self), **self.get_params(deep=False)) if has_targets else None
-        return fit_at_once(self, samples, l1=l1, l2=l2, alone=alone)
-
-    def _is_little(self, shape: tuple[int, ...]) -> bool:
-        n, d = (*shape, 0, 0)[:2]
-        return d <= n and n * d <= FEW_VALUES and not self.warm_start
-
-    def _initial_model(self) -> Array | None:
-        found, intercept = weights_of(self)  # which coef_ set by hand may lack
-        return np.append(found, intercept) if self.warm_start and np.shape(found) == (self.n_features_in_,) else None
-
-    def _advice(self) -> str:
-        return "raise alpha"
-
-
-class ChicleLasso(ChicleElasticNet):
+@parameters
+class ChicleLasso(SparseRegressor):
     """Linear least squares with l1 penalty and a certified duality gap, on one machine or many.
 
     It is used like :class:`sklearn.linear_model.Lasso`, and minimises the same function, with n the number of samples
@@ -265,61 +230,6 @@ class ChicleLasso(ChicleElasticNet):
     ----------
     alpha : float, default=1.0
         Factor of the sum of absolute weights, > 0. Larger values regularise more, and leave fewer weights.
-    fit_intercept : bool, default=True
-        Whether there is an intercept; it is not penalised.
-    tol : float, default=1e-6
-        Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
-        ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
-    max_iter : int, default=1000
-        Most iterations, each of one pass over the data at most.
-    warm_start : bool, default=False
-        Whether a fit begins with `coef_` of the fit before, if that had as many features; along a path of `alpha` on
-        wide data it needs fewer passes.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the shuffle of rows for several tasks.
-    verbose : int, default=0
-        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
-        a line per iteration.
-    chunk_size : int, default=None
-        Bytes of a chunk; None chooses. It matters for several tasks only.
-    runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
-        nodes are processes that come and go while it runs.
-    n_workers : int or tuple of (int, int), default=None
-        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
-        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
-        nodes; -1 means as many nodes as there are cores.
-    policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`. None leaves it to the runtime.
-    logdir : str or path-like, default=None
-        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
-        'chicle-elastic[tensorboard]'``.
-
-    Attributes
-    ----------
-    coef_ : ndarray of shape (n_features,) or (n_targets, n_features), float64
-        Weights of the features; most of them may be 0.
-    sparse_coef_ : sparse matrix of shape (1, n_features) or (n_targets, n_features), float64
-        The same as CSR.
-    intercept_ : float or ndarray of shape (n_targets,)
-        Intercept.
-    n_iter_ : int
-        Iterations; of several targets the most.
-    duality_gap_ : float
-        (P - D) / P, evaluated in float64 at the returned model; of several targets the largest.
-    objective_ : float or ndarray of shape (n_targets,)
-        Primal objective P, the function above.
-    dual_objective_ : float or ndarray of shape (n_targets,)
-        Dual objective D <= P.
-    history_ : chicle_elastic.monitoring.history.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
-        found, and why so.
-    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        What became of each chunk: rows, owner, iterations by node, replays.
-    n_features_in_ : int
-        Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features, if X had some.
 
     See Also
     --------
@@ -337,38 +247,3 @@ class ChicleLasso(ChicleElasticNet):
     """
 
     _twin = "sklearn.linear_model.Lasso"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        name: each for name, each in ChicleElasticNet._parameter_constraints.items() if name != "l1_ratio"
-    }
-
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
-
-    def _share(self) -> float:
-        return 1.0

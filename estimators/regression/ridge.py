@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import field
 from numbers import Integral, Real
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -17,21 +17,24 @@ from sklearn.utils.multiclass import check_classification_targets
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from estimators.checks import LeanEstimator
 from estimators.containers import set_attributes_like
+from estimators.params import ABOVE_0, AT_LEAST_0, LinearParams, parameters
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.regression.base import FEW_VALUES, LinearRegressor
 from estimators.regression.common import RegressionMixin
+from estimators.regression.more_rows import MoreRowsMixin
 from estimators.streaming import is_folder
 
 if TYPE_CHECKING:
-    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-    from estimators.regression.targets import Products, Samples
+    from estimators.regression.targets import Products, Results, Samples
 
 
-class ChicleRidge(LinearRegressor):
+@parameters
+class ChicleRidge(MoreRowsMixin, LinearRegressor):
     """Linear least squares with l2 penalty and a certified duality gap, on one machine or many.
 
     It is used like :class:`sklearn.linear_model.Ridge`, and minimises the same function,
@@ -61,32 +64,9 @@ class ChicleRidge(LinearRegressor):
     ----------
     alpha : float, default=1.0
         Factor of the squared length of `coef_`, > 0. Larger values regularise more.
-    fit_intercept : bool, default=True
-        Whether there is an intercept; it is not penalised.
     tol : float, default=1e-6
         Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
         ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
-    max_iter : int, default=1000
-        Most iterations, each of one pass over the data.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the shuffle of rows for several tasks.
-    verbose : int, default=0
-        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
-        a line per iteration.
-    chunk_size : int, default=None
-        Bytes of a chunk; None chooses. It matters for several tasks only.
-    runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
-        nodes are processes that come and go while it runs.
-    n_workers : int or tuple of (int, int), default=None
-        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
-        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
-        nodes; -1 means as many nodes as there are cores.
-    policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`. None leaves it to the runtime.
-    logdir : str or path-like, default=None
-        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
-        'chicle-elastic[tensorboard]'``.
 
     Attributes
     ----------
@@ -94,23 +74,10 @@ class ChicleRidge(LinearRegressor):
         Weights of the features.
     intercept_ : float or ndarray of shape (n_targets,)
         Intercept.
-    n_iter_ : int
-        Iterations; of several targets the most.
-    duality_gap_ : float
-        (P - D) / P, evaluated in float64 at the returned model; of several targets the largest.
     objective_ : float or ndarray of shape (n_targets,)
         Primal objective P, the function above.
     dual_objective_ : float or ndarray of shape (n_targets,)
         Dual objective D <= P.
-    history_ : chicle_elastic.monitoring.history.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
-        found, and why so.
-    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        What became of each chunk: rows, owner, iterations by node, replays.
-    n_features_in_ : int
-        Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the features, if X had some.
 
     See Also
     --------
@@ -139,35 +106,11 @@ class ChicleRidge(LinearRegressor):
     _takes_targets = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearRegressor._parameter_constraints,
-        "alpha": [Interval(Real, 0.0, None, closed="neither")],
+        "alpha": ABOVE_0,
     }
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        random_state: Any = None,
-        verbose: int = 0,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
+    alpha: float = field(default=1.0, kw_only=False)
+    tol: float = 1e-6
 
     def _trainer(self) -> "RegressionTrainer":
         from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
@@ -194,6 +137,11 @@ class ChicleRidge(LinearRegressor):
             products = Products(samples, has_intercept=bool(self.fit_intercept))
             return fit_at_once(self, samples, products, alphas, alone=ChicleRidge if len(alphas) > 1 else None)
 
+    def _results(self, products: "Products", first: Array | None) -> "Results":
+        from estimators.regression.targets import results_of
+
+        return results_of(products, np.full(len(products.squares), float(self.alpha)))
+
     def _is_little(self, shape: tuple[int, ...]) -> bool:
         n, d = (*shape, 0, 0)[:2]
         return n * d <= (MOST_BLOCK_VALUES if n < d else FEW_VALUES)  # no method of a job has products of rows
@@ -202,7 +150,8 @@ class ChicleRidge(LinearRegressor):
         return "raise alpha"
 
 
-class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
+@parameters
+class ChicleRidgeCV(RegressionMixin, RegressorMixin, LeanEstimator):
     """Ridge regression whose penalty is found by cross-validation, with a certified duality gap, in this process.
 
     It is used like :class:`sklearn.linear_model.RidgeCV`, and finds the same penalty and model. Every difference:
@@ -293,34 +242,22 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, BaseEstimator):
         "cv": ["cv_object"],
         "store_cv_results": ["boolean"],
         "alpha_per_target": ["boolean"],
-        "tol": [Interval(Real, 0.0, None, closed="left")],
+        "tol": AT_LEAST_0,
         "max_iter": [Interval(Integral, 1, None, closed="left")],
     }
 
-    def __init__(
-        self,
-        alphas: float | Sequence[float] = (0.1, 1.0, 10.0),
-        *,
-        fit_intercept: bool = True,
-        scoring: Any = None,
-        cv: Any = None,
-        store_cv_results: bool = False,
-        alpha_per_target: bool = False,
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-    ) -> None:
-        self.alphas = alphas
-        self.fit_intercept = fit_intercept
-        self.scoring = scoring
-        self.cv = cv
-        self.store_cv_results = store_cv_results
-        self.alpha_per_target = alpha_per_target
-        self.tol = tol
-        self.max_iter = max_iter
+    alphas: float | Sequence[float] = field(default=(0.1, 1.0, 10.0), kw_only=False)
+    fit_intercept: bool = True
+    scoring: Any = None
+    cv: Any = None
+    store_cv_results: bool = False
+    alpha_per_target: bool = False
+    tol: float = 1e-6
+    max_iter: int = 1000
 
-    alpha_: Any
-    best_score_: Any
-    cv_results_: Array
+    alpha_: Any = field(init=False)
+    best_score_: Any = field(init=False)
+    cv_results_: Array = field(init=False)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -431,7 +368,8 @@ class _Foretold(RegressorMixin, BaseEstimator):
         return X
 
 
-class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, BaseEstimator):
+@parameters
+class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, LinearParams):
     """Classifier by ridge regression on targets -1 and 1, with a certified duality gap, on one machine or many.
 
     It is used like :class:`sklearn.linear_model.RidgeClassifier`, and finds the same model. Every difference:
@@ -453,18 +391,10 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
     ----------
     alpha : float, default=1.0
         Factor of the squared length of `coef_`, > 0. Larger values regularise more.
-    fit_intercept : bool, default=True
-        Whether there is an intercept; it is not penalised.
     class_weight : dict or "balanced", default=None
         Factor of the loss per class; "balanced" gives all classes the same sum of weights.
     tol : float, default=1e-6
         Relative duality gap at which the fit stops, as in :class:`ChicleRidge`.
-    max_iter : int, default=1000
-        Most iterations, each of one pass over the data.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the shuffle of rows for several tasks.
-    verbose, chunk_size, runtime, n_workers, policy, logdir
-        As in :class:`ChicleRidge`. On several tasks there is a job for each class.
 
     Attributes
     ----------
@@ -476,8 +406,10 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
         Intercepts.
     objective_, dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
         Primal objectives P and dual objectives D <= P.
-    n_iter_, duality_gap_, history_, ledger_, n_features_in_, feature_names_in_
-        As in :class:`ChicleRidge`.
+    n_iter_ : int
+        Iterations; on several tasks there is a job for each class, and this is the most.
+    duality_gap_ : float
+        Largest (P - D) / P of the classes.
 
     See Also
     --------
@@ -499,34 +431,9 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, B
         "class_weight": [None, dict, StrOptions({"balanced"})],
     }
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        random_state: Any = None,
-        verbose: int = 0,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
+    alpha: float = field(default=1.0, kw_only=False)
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    tol: float = 1e-6
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

@@ -74,15 +74,15 @@ class Samples:
     weights: Array | None
 
     @classmethod
-    def of(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> "Samples":
-        """Validate the arguments of `fit`; attributes of the features are set.
+    def of(cls, estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool = True) -> "Samples":
+        """Validate the arguments of `fit`; attributes of the features are set, or compared without `reset`.
 
         Raises:
             DataError: A value of X is NaN, infinite, or so large that squares overflow.
             UsageError: All weights are 0.
             ValueError: Anything else that scikit-learn refuses.
         """
-        X, y = validated_samples(estimator, X, y, has_real_targets=True, multi_output=True)
+        X, y = validated_samples(estimator, X, y, has_real_targets=True, multi_output=True, reset=reset)
         weights = None
         if sample_weight is not None:
             weights = validated_weights(sample_weight, X)
@@ -122,8 +122,10 @@ class Products:
     Args:
         samples: The data.
         has_intercept: Whether rows and targets are centred.
+        by_columns: Whether products are those of columns, also where rows are fewer.
 
     Attributes:
+        total, weight: Sum of the weights; the first is infinite without an intercept.
         roots: Roots s of the weights, shape (n,).
         targets: Y, shape (n, K).
         means, target_means: What was taken from rows and targets, shapes (d,) and (K,).
@@ -131,15 +133,16 @@ class Products:
         size: Sum of the squares that the products are made of.
     """
 
-    def __init__(self, samples: Samples, *, has_intercept: bool) -> None:
+    def __init__(self, samples: Samples, *, has_intercept: bool, by_columns: bool = False) -> None:
         X, Y, (n, d) = samples.X, samples.Y, samples.X.shape
         weights = np.ones(n) if samples.weights is None else samples.weights
-        self.total = float(weights.sum()) if has_intercept else np.inf
+        self.weight = float(weights.sum())
+        self.total = self.weight if has_intercept else np.inf
         self.roots = np.sqrt(weights)
         self.targets, self.target_means = _centred(Y, weights, self.total)
         self.targets *= self.roots[:, None]
         self.floor = LEAST_RESIDUAL**2 * np.einsum("n,nk,nk->k", weights, Y, Y)
-        self.is_wide = n < d
+        self.is_wide = n < d and not by_columns
         if sparse.issparse(X):  # zeros stay zeros: what means change is taken from the products
             self.means = X.T @ weights / self.total
             self._rows: Any = sparse.diags_array(self.roots).dot(X.astype(np.float64))
@@ -178,6 +181,32 @@ class Products:
             beside = np.outer(rows @ shift, roots)
             return np.asarray(found - beside - beside.T + (shift @ shift) * np.outer(roots, roots))
         return np.asarray(found - np.outer(shift, shift) * (self.total if np.isfinite(self.total) else 0.0))
+
+    @cached_property
+    def squares(self) -> Array:
+        """|Y|^2 of each target, shape (K,)."""
+        return np.asarray(np.einsum("nk,nk->k", self.targets, self.targets))
+
+    def alone(self) -> "Products":
+        """Return these products of columns without the rows that they are made of."""
+        found = copy.copy(self)
+        found.gram, found.right, found.squares = self.gram, self.right, self.squares
+        found._rows = found.targets = found.roots = np.zeros(0)
+        return found
+
+    def plus(self, other: "Products") -> "Products":
+        """Return the products of the columns of these rows and others, without any rows."""
+        found, has_intercept = other.alone(), np.isfinite(self.total)
+        found.weight, found.total = self.weight + other.weight, self.total + other.total
+        share = other.weight / found.weight if has_intercept else 0.0
+        weight, shift = share * self.weight, other.means - self.means
+        target_shift = other.target_means - self.target_means
+        found.means, found.target_means = self.means + share * shift, self.target_means + share * target_shift
+        found.gram = self.gram + other.gram + np.outer(weight * shift, shift)
+        found.right = self.right + other.right + np.outer(weight * shift, target_shift)
+        found.squares = self.squares + other.squares + weight * target_shift**2
+        found.floor, found.size = self.floor + other.floor, self.size + other.size + weight * float(shift @ shift)
+        return found
 
     def of_fold(self, samples: Samples, train: Array) -> "Products":
         """Return the products of the rows `train`, some perhaps twice, of `samples`, which these here are of.
@@ -267,7 +296,7 @@ class Products:
         self, solutions: Array, W: Array, alpha: float, columns: Any = slice(None)
     ) -> tuple[Array, Array, Array]:
         """P, D and the relative gap of each target, what rounding of products and intercepts may hide included."""
-        right, squares = self.right[:, columns], np.einsum("nk,nk->k", *(2 * [self.targets[:, columns]]))
+        right, squares = self.right[:, columns], self.squares[columns]
         products = self.gram @ solutions
         left = right - products - alpha * solutions
         rounding = EPS * self.size * np.sqrt((solutions**2).sum(axis=0))
@@ -352,7 +381,13 @@ def fit_at_once(
     """
     begin = time.monotonic()
     products.require_finite(estimator, samples)
-    K, d = samples.Y.shape[1], samples.X.shape[1]
+    makers = None if alone is None else [partial(alone, alpha, max_iter=estimator.max_iter) for alpha in alphas]
+    return finished(estimator, samples, products, results_of(products, alphas), makers, begin)
+
+
+def results_of(products: Products, alphas: Array) -> "Results":
+    """Return the ridge regressions of all targets, with penalties of shape (K,)."""
+    K, d = len(alphas), len(products.means)
     coef, gaps = np.zeros((K, d)), np.full(K, np.inf)
     primal, dual = np.zeros((2, K))
     for alpha in np.unique(alphas):
@@ -361,9 +396,7 @@ def fit_at_once(
         W = products.weights_of(found)
         primal[columns], dual[columns], gaps[columns] = products.certificates(found, W, alpha, columns)
         coef[columns] = W.T
-    results = Results(coef=coef, primal=primal, dual=dual, gaps=gaps)
-    makers = None if alone is None else [partial(alone, alpha, max_iter=estimator.max_iter) for alpha in alphas]
-    return finished(estimator, samples, products, results, makers, begin)
+    return Results(coef=coef, primal=primal, dual=dual, gaps=gaps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,12 +8,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from joblib import parallel_config
+from sklearn import get_config
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 from sklearn.utils import column_or_1d, get_tags
 from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
+from estimators.containers import as_numpy
 from estimators.search.backend import ChicleBackend
 from estimators.streaming import is_folder
 
@@ -200,6 +202,8 @@ class ChicleSearchCV(GridSearchCV):
                 f"{type(self).__name__} splits rows that are in memory, and X is the chunk folder {X.path}; pass "
                 "arrays or a sparse matrix, or convert a folder per fold and fit the candidates on these"
             )
+        if not get_config()["array_api_dispatch"]:  # what has rows and cannot be split
+            X = as_numpy(f"{type(self).__name__}: X", X)
         if tuple(getattr(y, "shape", ()))[1:] == (1,) and not get_tags(self.estimator).target_tags.multi_output:
             y = column_or_1d(y, warn=True)  # so that its fits share the rows, as those of such a y do
         backend = ChicleBackend()

@@ -146,6 +146,7 @@ def test_columns_are_named_numbered_and_left_out(tmp_path: Path, ending: str) ->
         ({"drop_columns": ("4",)}, r"no column '4', which --drop-columns .*\['y', 'age', 'income'\]"),
         ({"weight_column": "0"}, "no column '0', which --weight-column"),
         ({"label_column": "y", "drop_columns": ("1",)}, "both used and in --drop-columns"),
+        ({"weight_column": "y"}, "both label and weight"),
     ],
 )
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])

@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
+from chicle_elastic.chunks import convert_labels
 from chicle_elastic.chunks.convert import ConvertOptions, Step, convert
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.readers.base import ReadOptions
@@ -54,7 +55,7 @@ def make_csr_npz(folder: Path) -> tuple[list[Path], ReadOptions]:
     """X and Y as an npz of CSR arrays."""
     matrix = sparse.csr_matrix(X)
     np.savez(folder / "a.npz", data=matrix.data, indices=matrix.indices, indptr=matrix.indptr, shape=matrix.shape, y=Y)
-    return [folder / "a.npz"], ReadOptions()
+    return [folder / "a.npz"], ReadOptions(block_bytes=2000)
 
 
 def make_parquet(folder: Path) -> tuple[list[Path], ReadOptions]:
@@ -110,17 +111,35 @@ def test_sample_weights_and_image_shapes_are_kept(tmp_path: Path) -> None:
         ([2.0, 7.0, 2.0], False, (2, 7), [0, 1, 0]),
         ([2.0, 7.0, 2.0], True, (), [2, 7, 2]),
         ([2.0, 7.5, 2.0], False, (), [2, 7.5, 2]),
+        ([2.0, 1e300, 2.0], False, (), [2, 1e300, 2]),  # whole, because float64 has no fractions there
+        (["été", "Z", "10", "9"] * 20, False, ("10", "9", "Z", "été"), [3, 2, 0, 1] * 20),
     ],
 )
 def test_targets_are_classes_or_real_values(
     tmp_path: Path, targets: list[object], is_real: bool, classes: tuple[object, ...], expected: list[float]
 ) -> None:
     """Whole numbers and text are classes, unless real values are asked for or found."""
-    np.savez(tmp_path / "a.npz", X=np.eye(3), y=np.array(targets))
-    folder = converted([tmp_path / "a.npz"], tmp_path / "out", are_targets_real=is_real)
+    np.savez(tmp_path / "a.npz", X=np.eye(len(targets)), y=np.array(targets))
+    read = ReadOptions(block_bytes=16)
+    folder = converted([tmp_path / "a.npz"], tmp_path / "out", are_targets_real=is_real, read=read)
     assert tuple(folder.classes) == classes
     assert folder.schema.target_dtype == ("int32" if classes else "float64")
     np.testing.assert_array_equal(read_back(folder).y, expected)
+
+
+def test_text_is_no_real_value_and_labels_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row numbers taken for labels would fill the memory; the bound is lowered here."""
+    np.savez(tmp_path / "a.npz", X=np.eye(3), y=np.array(["x", "y", "x"]))
+    with pytest.raises(DataError, match="row 0: the label 'x' is text, but --regression asks for real"):
+        converted([tmp_path / "a.npz"], tmp_path / "out", are_targets_real=True)
+    monkeypatch.setattr(convert_labels, "MAX_CLASSES", 10)
+    for labels in (np.arange(10), np.arange(12), np.arange(12).astype(str)):
+        np.savez(tmp_path / "a.npz", X=np.eye(len(labels)), y=labels)
+        if len(labels) == 10:
+            converted([tmp_path / "a.npz"], tmp_path / "ten")
+            continue
+        with pytest.raises(DataError, match=r"a\.npz, row \d+: more than 10 different labels so far; .*--regression"):
+            converted([tmp_path / "a.npz"], tmp_path / "out")
 
 
 def test_several_files_are_one_data_set(tmp_path: Path) -> None:
@@ -195,6 +214,13 @@ NAN = np.array([[1.0, 2], [np.nan, 3]])
         ("a.svm.gz", b"\x1f\x8b\x08\x00garbage", "a.svm.gz: the compressed data is damaged"),
         ("X.npz", {"X": NAN, "y": np.array([0, 1])}, "X.npz, row 1: column 0: value nan is not finite"),
         ("X.npz", {"X": np.eye(2), "y": np.array([0, np.inf])}, "X.npz, row 1: the label inf is not finite"),
+        ("X.npz", {"X": np.eye(2), "y": np.array(["a", ""])}, "X.npz, row 1: the label '' is empty"),
+        ("X.npz", {"X": np.eye(2), "y": np.array([1, 2**53 + 1])}, "row 1: the label 9007199254740993 is too large"),
+        (
+            "X.npz",
+            {"X": np.eye(2), "y": np.zeros(2), "sample_weight": np.array([np.nan, 1])},
+            "X.npz, row 0: the weight nan is not a finite number >= 0",
+        ),
         (
             "X.npz",
             {"X": np.eye(2), "y": np.zeros(2), "sample_weight": np.array([1, -1])},
@@ -274,6 +300,16 @@ def test_an_option_that_would_be_ignored_is_refused(tmp_path: Path, options: Con
     paths, _ = make_csv(tmp_path)
     with pytest.raises(UsageError, match=message):
         convert(paths, tmp_path / "out", options)
+
+
+@pytest.mark.parametrize("value", [256, -1, 0.5, 1e9])
+def test_a_value_that_is_no_byte_is_refused_for_uint8(tmp_path: Path, value: float) -> None:
+    """NumPy would wrap it round silently."""
+    path = write_csv(tmp_path / "a.csv", np.array([[255.0, 0.0], [1.0, value]]), np.arange(2))
+    with pytest.raises(DataError, match=r"a.csv:2: column 3: value .* does not fit uint8 \(0 to 255\)"):
+        converted([path], tmp_path / "out", dtype="uint8")
+    path = write_csv(tmp_path / "a.csv", np.array([[255.0, 0.0]]), np.arange(1))
+    np.testing.assert_array_equal(read_back(converted([path], tmp_path / "out", dtype="uint8")).X, [[255, 0]])
 
 
 def test_sparse_rows_cannot_be_bytes(tmp_path: Path) -> None:

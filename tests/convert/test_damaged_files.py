@@ -9,17 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
 from chicle_elastic.chunks.readers.base import ReadOptions
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import ChicleError
+from tests.convert.inputs import read_back
 from tests.convert.test_columns import ORDERS, csv_text, write_parquet, zipped
 
+X, Y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+CSR = sparse.csr_matrix(X)
 
-def npz() -> bytes:
-    """An archive of arrays."""
+
+def saved(save: Callable[..., object], *arrays: Array, **named: object) -> bytes:
+    """What NumPy makes of arrays."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, X=np.arange(24.0).reshape(12, 2), y=np.arange(12) % 2)
+    save(buffer, *arrays, **named)
     return buffer.getvalue()
 
 
@@ -33,7 +39,11 @@ FILES = {
     "csv.zip": zipped(CSV),
     "svm": SVMLIGHT,
     "svm.gz": gzip.compress(SVMLIGHT),
-    "npz": npz(),
+    "npy": saved(np.save, X),
+    "f.npy": saved(np.save, np.asfortranarray(X)),
+    "npz": saved(np.savez, X=X, y=Y),
+    "packed.npz": saved(np.savez_compressed, X=X, y=Y),
+    "csr.npz": saved(np.savez, data=CSR.data, indices=CSR.indices, indptr=CSR.indptr, shape=CSR.shape, y=Y),
 }
 PIECES = [b",", b"\n", b"\0", b'"', b"\r", b"nan", b"1e999", b"\xff", b"NA", b"_", b"\xef\xbb\xbf", b"9" * 30]
 DAMAGES: list[Callable[[bytearray, int, np.random.Generator], object]] = [
@@ -45,31 +55,39 @@ DAMAGES: list[Callable[[bytearray, int, np.random.Generator], object]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Reading .*header parsing")
 @pytest.mark.parametrize("ending", [*FILES, "parquet"])
-def test_a_damaged_file_is_read_or_refused_by_its_name(tmp_path: Path, ending: str) -> None:
-    """80 times one to three damages, seeded, in small blocks and large ones."""
+def test_a_damaged_file_is_read_or_refused_by_its_name(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, ending: str
+) -> None:
+    """200 times one to three damages, seeded, in small blocks and large ones; archives have checksums of all values."""
+    targets = tmp_path_factory.mktemp("beside") / "y.npy"
+    np.save(targets, Y)
     path = tmp_path / f"a.{ending}"
     sound = FILES[ending] if ending in FILES else write_parquet(path, ORDERS[0]).read_bytes()
     rng = np.random.default_rng(0)
     num_refused = 0
-    for _ in range(80):
+    for _ in range(200):
         data = bytearray(sound)
         for _ in range(rng.integers(1, 4)):
             if data:
                 DAMAGES[rng.integers(len(DAMAGES))](data, int(rng.integers(len(data))), rng)
         path.write_bytes(data)
-        options = ConvertOptions(max_tasks=1, read=ReadOptions(block_bytes=int(rng.choice([16, 1 << 18]))))
+        read = ReadOptions(block_bytes=int(rng.choice([16, 1 << 18])), targets=targets if "npy" in ending else None)
+        options = ConvertOptions(max_tasks=1, dtype="float64", read=read)
         try:
-            convert([path], tmp_path / "out", options)
+            folder = convert([path], tmp_path / "out", options)
         except ChicleError as error:
             num_refused += 1
             message = str(error)
         else:
             message = str(path)
+            if ending.endswith("npz"):
+                np.testing.assert_array_equal(read_back(folder).X, X)
             for file in (tmp_path / "out").iterdir():
                 file.unlink()
             (tmp_path / "out").rmdir()
         assert message.count("\n") == 0
         assert str(path) in message
         assert [left.name for left in tmp_path.iterdir()] == [path.name]
-    assert num_refused > 30
+    assert num_refused > 80

@@ -9,7 +9,7 @@ import pytest
 from chicle_elastic.chunks.readers.base import ReadOptions
 from chicle_elastic.chunks.readers.checks import checked_rows
 from chicle_elastic.chunks.readers.parquet import read_parquet
-from chicle_elastic.errors import DataError, MissingExtraError, UsageError
+from chicle_elastic.errors import DataError, MissingExtraError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
@@ -118,18 +118,6 @@ def test_lists_of_another_length_in_a_later_batch_are_refused(tmp_path: Path) ->
 def test_a_fault_names_row_and_column(tmp_path: Path, columns: dict[str, object], message: str) -> None:
     """Gaps, text features and columns of lists."""
     assert message in fault(tmp_path, columns)
-
-
-def test_a_column_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
-    """The message lists the columns that there are."""
-    path = write(tmp_path, {"y": [1], "a": [1.0]})
-    with pytest.raises(UsageError, match=r"no column 'z', which --label-column asks for; columns are \['y', 'a'\]"):
-        list(read_parquet(path, ReadOptions(label_column="z")))
-    with pytest.raises(UsageError, match="both label and weight"):
-        list(read_parquet(path, ReadOptions(weight_column="y")))
-    path = write(tmp_path, {"y": [1], "a": [1.0], "kind": ["x"]})
-    with pytest.raises(DataError, match="column 'kind' is string, not numbers"):
-        list(read_parquet(path, ReadOptions(weight_column="kind")))
 
 
 def test_without_pyarrow_the_extra_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.chunks.readers import text as text_module
-from chicle_elastic.chunks.readers.text import line_blocks, number_or_none, shown
+from chicle_elastic.chunks.readers.text import line_blocks, shown
 from chicle_elastic.errors import DataError
 from tests.convert.inputs import write_text
 from tests.timeouts import timeout_s
@@ -46,12 +46,6 @@ def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(
         list(line_blocks(path, block_bytes=100))
 
 
-def test_a_missing_file_is_the_error_of_the_system(tmp_path: Path) -> None:
-    """Nothing is gained by wrapping FileNotFoundError."""
-    with pytest.raises(FileNotFoundError):
-        list(line_blocks(tmp_path / "absent"))
-
-
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     """Its first bytes are looked at without taking them away; it has no position to show."""
     pipe = tmp_path / "pipe"
@@ -62,16 +56,6 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     writer.join(timeout_s(10))
     assert b"".join(block.data for block in blocks) == TEXT
     assert {block.bytes_read for block in blocks} == {0}
-
-
-def test_numbers_are_those_of_c_and_not_those_of_python() -> None:
-    """What loadtxt and `float` disagree on is no number; NaN and infinity are, and are refused later by name."""
-    for token in ("1", "-1", "+.5", "1.", "1e5", "1.5E-3"):
-        assert number_or_none(token) == float(token)
-    for token in ("", ".", "1_0", "0x10", "1e", "--1", "٣", " 1", "1d5", "nan(1)"):
-        assert number_or_none(token) is None
-    assert number_or_none("-Infinity") == float("-inf")
-    assert str(number_or_none("NaN")) == "nan"
 
 
 def test_tokens_are_shown_printable_and_short() -> None:

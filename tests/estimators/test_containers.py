@@ -2,6 +2,10 @@
 
 import datetime as dt
 import itertools
+import re
+import sys
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +15,26 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from chicle_elastic import InProcess
+from chicle_elastic.chunks.convert import ConvertOptions, convert
+from chicle_elastic.chunks.readers.base import ReadOptions
+from chicle_elastic.cluster.local.local_cluster import shared_cluster
 from chicle_elastic.errors import ChicleError, DataError, UsageError
-from estimators import ChicleCNNClassifier, ChicleRidge, ChicleSVM
+from estimators import ChicleCNNClassifier, ChicleRidge, ChicleSearchCV, ChicleSVM
+from estimators.containers import as_numpy
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/data.md"
 LINES = itertools.dropwhile(lambda line: line[:2] != "| ", PAGE.read_text(encoding="utf-8").splitlines())
-ROWS = [line.strip("| \n").split(" | ") for line in itertools.takewhile(lambda line: line[:2] == "| ", LINES)]
-TABLE = {name.strip(): outcome for name, outcome, *_ in ROWS[2:]}
-CROSS_VALIDATED = {name.strip() for name, _, *cross in ROWS if cross == ["works"]}
+HEAD, _, *ROWS = [
+    re.split(r" *\| *", line.strip("| \n")) for line in itertools.takewhile(lambda line: line[:2] == "| ", LINES)
+]
+TABLE = {name: dict(itertools.zip_longest(HEAD[1:], cells, fillvalue="")) for name, *cells in ROWS}
+FIT, SEARCH, CONVERT = HEAD[1:]
 
 X = np.random.default_rng(0).integers(-8, 9, size=(60, 4)).astype(np.float64)
 y = (X[:, 0] + X[:, 1] > 0).astype(int)
 NAMED = dict(zip("abcd", X.T.copy(), strict=True))
 MODEL = ChicleSVM(loss="squared_hinge", tol=1e-9, random_state=0)
+EXPECTED = clone(MODEL).fit(X, y)
 
 
 def package(name):
@@ -146,27 +156,93 @@ def made(name, folder):
     return MAKERS[name](folder)
 
 
+def require_equal(model):
+    """Compare with the model of the array, whose values bfloat16 has, too."""
+    np.testing.assert_allclose(model.coef_, EXPECTED.coef_, rtol=1e-3, atol=1e-4)
+
+
+def with_labels(held):
+    """Return a table of Arrow with the labels beside a container of columns."""
+    pa, table = package("pyarrow"), as_numpy("X", held)
+    table = table.to_arrow() if hasattr(table, "to_arrow") else table
+    if hasattr(table, "to_frame") or hasattr(table, "iloc"):
+        table = pa.Table.from_pandas(table.to_frame("e") if hasattr(table, "to_frame") else table, preserve_index=False)
+    return (table if isinstance(table, pa.Table) else pa.table({"e": table})).append_column("y", pa.array(y))
+
+
+def to_npy(held, path):
+    """Write what `numpy.save` makes of a container."""
+    np.save(path, held.numpy() if hasattr(held, "numpy") else held)
+
+
+def to_npz(held, path):
+    """Write a sparse matrix as SciPy does, and the labels."""
+    sparse.save_npz(path, held)
+    with np.load(path) as saved:
+        np.savez(path, y=y, **saved)
+
+
+def to_parquet(held, path):
+    """Write columns and labels."""
+    package("pyarrow.parquet").write_table(with_labels(held), path)
+
+
+WRITERS = {"npy": to_npy, "npz": to_npz, "parquet": to_parquet}
+
+
+def of_file(held, folder, ending):
+    """Return the chunk folder of the file that a container goes to."""
+    np.save(folder / "y.npy", y)
+    WRITERS[ending](held, folder / f"held.{ending}")
+    read = (
+        ReadOptions(targets=folder / "y.npy")
+        if ending == "npy"
+        else ReadOptions(label_column=None if ending == "npz" else "y")
+    )
+    return convert([folder / f"held.{ending}"], folder / "out", ConvertOptions(max_tasks=1, dtype="float64", read=read))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nodes():
+    """The cluster that n_workers=2 means, for all tests of this file."""
+    with shared_cluster(2) if find_spec("torch") else nullcontext():
+        yield
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")
+@pytest.mark.parametrize("use", ["fit", "predict", "n_workers=2", "GridSearchCV", "convert"])
 @pytest.mark.parametrize("name", TABLE)
-def test_every_container_of_the_table_is_fitted_or_refused(name, tmp_path):
-    """Models, predictions and names are those of the array; three tasks and a grid take the same container."""
-    held = made(name, tmp_path)
-    if TABLE[name].startswith("refused"):
+def test_every_cell_of_the_table_is_true(name, use, tmp_path):
+    """A container works, or is refused by name before the work; what the page says to pass works."""
+    held, cells = made(name, tmp_path), TABLE[name]
+    if use in ("fit", "predict") and cells[FIT].startswith("refused"):
         with pytest.raises(ChicleError, match=r"ChicleSVM: X.*pass|encode"):
-            clone(MODEL).fit(held, y)
-        return
-    expected, found = clone(MODEL).fit(X, y), clone(MODEL).fit(held, y)
-    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(found.decision_function(held), expected.decision_function(X), rtol=1e-3, atol=1e-4)
-    clone(MODEL).set_params(runtime=InProcess(num_tasks=3)).fit(held, y)
-    if name in CROSS_VALIDATED and not hasattr(getattr(held, "dtype", None), "itemsize"):
-        grid = GridSearchCV(clone(MODEL), {"C": [0.1, 1.0]}, cv=2).fit(held, y)
-        assert grid.score(held, y) > 0.8
+            EXPECTED.predict(held) if use == "predict" else clone(MODEL).fit(held, y)
+    elif use == "fit":
+        require_equal(clone(MODEL).fit(held, y))
+    elif use == "predict":
+        np.testing.assert_allclose(
+            EXPECTED.decision_function(held), EXPECTED.decision_function(X), rtol=1e-3, atol=1e-4
+        )
+    elif use == "n_workers=2" and cells[FIT].startswith("works"):
+        package("torch")
+        require_equal(clone(MODEL).set_params(n_workers=2).fit(held, y))
+    elif use == "GridSearchCV" and cells[SEARCH]:
+        code = re.search(r"pass `(.*)`", cells[SEARCH])
+        require_equal(ChicleSearchCV(clone(MODEL), {"C": [1.0]}, cv=2).fit(held, y).best_estimator_)
+        held = held if code is None else eval(code[1], {"X": held, "np": np, "pyarrow": sys.modules.get("pyarrow")})
+        require_equal(GridSearchCV(clone(MODEL), {"C": [1.0]}, cv=2).fit(held, y).best_estimator_)
+    elif use == "convert" and cells[CONVERT].startswith("refused"):
+        with pytest.raises(ChicleError, match=re.search("`(.*)`", cells[CONVERT])[1]):
+            of_file(held, tmp_path, re.match(r"refused: (\w+)", cells[CONVERT])[1])
+    elif use == "convert" and cells[CONVERT]:
+        require_equal(clone(MODEL).fit(of_file(held, tmp_path, cells[CONVERT])))
 
 
 def test_the_table_is_complete():
     """Every row has a container here."""
     assert list(TABLE) == list(MAKERS)
-    assert sum(outcome.startswith("works") for outcome in TABLE.values()) >= 20
+    assert sum(cells[FIT].startswith("works") for cells in TABLE.values()) >= 20
 
 
 def test_names_of_columns_are_compared_in_predict(tmp_path):
