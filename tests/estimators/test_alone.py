@@ -46,22 +46,14 @@ def require_same_optimum(model, X, y, weights=None):
 @pytest.mark.parametrize("load", [load_iris, load_breast_cancer])
 @pytest.mark.parametrize("as_rows", [np.asarray, np.float32, sparse.csr_matrix])
 def test_classes_have_the_optimum_of_a_job(loss, load, as_rows):
-    """Dense and sparse rows; the duals make the weights."""
+    """Dense and sparse rows, bounds of their own, some of them 0; the duals make the weights."""
     X, y = scaled(load)
-    model = ChicleSVM(loss=loss, store_duals=True, random_state=0).fit(as_rows(X), y)
-    require_same_optimum(model, as_rows(X), y)
+    weights, params = np.arange(len(y)) % 4 / 2.0, {"class_weight": "balanced", "intercept_scaling": 3.0}
+    model = ChicleSVM(loss=loss, store_duals=True, random_state=0, **params).fit(as_rows(X), y, weights)
+    require_same_optimum(model, as_rows(X), y, weights)
     positive = model.classes_ if len(model.classes_) > 2 else model.classes_[1:]
     signs = np.where(y[:, None] == positive, 1.0, -1.0)
     np.testing.assert_allclose((signs * model.duals_).T @ X, model.coef_, rtol=0, atol=1e-3 * np.abs(model.coef_).max())
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_weights_of_classes_and_samples(loss):
-    """Bounds of their own, some of them 0."""
-    X, y = scaled(load_wine)
-    weights = np.arange(len(y)) % 4 / 2.0
-    model = ChicleSVM(loss=loss, class_weight="balanced", intercept_scaling=3.0, random_state=0).fit(X, y, weights)
-    require_same_optimum(model, X, y, weights)
 
 
 @pytest.mark.parametrize("loss", LOSSES[1:])
@@ -74,17 +66,6 @@ def test_sparse_rows_are_little_data_by_the_values_they_have(loss):
     assert "coordinate descent" in model.history_.method
     assert "Newton" in ChicleSVM(loss=loss, random_state=0, **JOB).fit(X, y).history_.method
     require_same_optimum(model, X, y)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.1, 3.0])
-@pytest.mark.parametrize("scale", [1.0, 0.01])
-def test_real_targets_have_the_optimum_of_a_job(epsilon, scale):
-    """A tube of no width, of some, and one that holds all targets."""
-    X, y = scaled(load_diabetes)
-    weights = np.arange(len(y)) % 3 / 1.0
-    for rows in (X, sparse.csr_matrix(X)):
-        model = ChicleSVR(epsilon=epsilon, random_state=0).fit(rows, scale * y, weights)
-        require_same_optimum(model, rows, scale * y, weights)
 
 
 def test_a_job_goes_on_where_passes_do_not_get_on():

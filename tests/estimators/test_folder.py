@@ -10,7 +10,7 @@ from chicle_elastic.chunks.views import NO_STATE, lie_in_file
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import ChunkCorruptError, DataError
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import ChicleLogisticRegression, ChicleSVM
+from estimators import ChicleSVM
 from tests.control_group import run_with_memory
 from tests.estimators import problems
 from tests.estimators.problems import write
@@ -23,18 +23,6 @@ def digits_folder(path, form=np.asarray, **kwargs):
     X, y = problems.digits()
     X = form(X.astype(np.float32))
     return write(path, X, y, classes=tuple(range(10)), **kwargs), X, y
-
-
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-def test_predictions_come_in_the_order_of_the_original_rows(form, tmp_path):
-    """Although the rows of the folder are shuffled."""
-    folder, X, y = digits_folder(tmp_path / "digits", form)
-    assert not np.array_equal(np.concatenate([chunk.row_ids for chunk in folder]), np.arange(len(y)))
-    model = ChicleLogisticRegression(C=0.01).fit(X, y)
-    np.testing.assert_array_equal(model.predict(folder), model.predict(X))
-    np.testing.assert_allclose(model.decision_function(folder), model.decision_function(X), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(model.predict_proba(folder), model.predict_proba(X), rtol=1e-5, atol=1e-6)
-    assert model.score(folder) == pytest.approx(model.score(X, y), rel=1e-12)
 
 
 def test_scores_compare_labels_and_not_their_codes(tmp_path):

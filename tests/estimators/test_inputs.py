@@ -1,4 +1,7 @@
-"""Every kind of input that scikit-learn's users have: the same model, the user's memory untouched and not copied."""
+"""Memory layouts, dtypes and labels: the same model, the user's memory untouched and not copied.
+
+Containers have a matrix of their own, `test_containers`.
+"""
 
 from itertools import pairwise
 
@@ -40,29 +43,15 @@ def unaligned(X):
     return np.frombuffer(memory, dtype=X.dtype, offset=1).reshape(X.shape)
 
 
-def read_only(X):
-    """A matrix that raises when it is written."""
-    X = X.copy()
-    X.flags.writeable = False
-    return X
-
-
 FORMS = {
-    "list": lambda X: X.tolist(),
     "float32": lambda X: X.astype(np.float32),
     "int": lambda X: X.astype(np.int16),
     "object": lambda X: X.astype(object),
     "big-endian": lambda X: X.astype(">f8"),
-    "Fortran order": np.asfortranarray,
-    "every second row": lambda X: np.repeat(X, 2, axis=0)[::2],
     "unaligned": unaligned,
-    "read-only": read_only,
-    "csr matrix": sparse.csr_matrix,
     "csr array": sparse.csr_array,
-    "csr float32": lambda X: sparse.csr_matrix(X.astype(np.float32)),
     "csr int64": with_int64_indices,
     "csr unsorted": unsorted_with_duplicates,
-    "coo": sparse.coo_array,
 }
 
 
