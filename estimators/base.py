@@ -26,7 +26,7 @@ from estimators.prediction import LinearPredictionMixin, weights_of
 if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Outcome, Runtime
     from estimators.inputs import ClassifierTrainer, TrainingSet
-    from estimators.warm import KeptDuals
+    from estimators.training.warm import KeptDuals
 
 
 @parameters
@@ -242,7 +242,7 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         return np.resize(values, self._num_objectives())
 
     def _set_attributes(self, trainer: "ClassifierTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
-        from estimators.warm import KeptDuals
+        from estimators.training.warm import KeptDuals
 
         super()._set_attributes(trainer, training, outcome)
         self.__dict__.pop("duals_", None)

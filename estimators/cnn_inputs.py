@@ -21,7 +21,7 @@ from estimators.cnn_defaults import Moments
 from estimators.containers import as_matrix, as_vector
 from estimators.inputs import encode_labels
 from estimators.streaming import chunks_of, is_folder, require_no_labels
-from estimators.weights import class_weight_vector, require_two_classes
+from estimators.training.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.network import Scaling

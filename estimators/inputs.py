@@ -18,9 +18,9 @@ from chicle_elastic.solvers.linear.objectives import upper_bounds
 from estimators.checks import Columns, set_features, validated_samples, validated_weights
 from estimators.prediction import products
 from estimators.streaming import chunks_of, is_folder, require_no_labels
-from estimators.training import TrainingData
-from estimators.warm import KeptDuals, fingerprint_of
-from estimators.weights import class_weight_vector, require_two_classes
+from estimators.training.data import TrainingData
+from estimators.training.warm import KeptDuals, fingerprint_of
+from estimators.training.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer

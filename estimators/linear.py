@@ -21,7 +21,7 @@ from estimators.watch import CallbackSupportMixin
 if TYPE_CHECKING:
     from chicle_elastic.chunks.views import Array
     from chicle_elastic.runtime.training.job import Outcome, Runtime
-    from estimators.training import TrainingData
+    from estimators.training.data import TrainingData
 
 
 @parameters
@@ -100,7 +100,8 @@ class LinearEstimator(CallbackSupportMixin, LinearParams, metaclass=ABCMeta):
         if outcome.certificate is not None:  # else samples were lost and not yet restored: nothing can be certified
             primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
             self.duality_gap_ = largest_ratio(primal - dual, primal, trainer.floor(outcome.certificate))
-        self.objective_, self.dual_objective_ = self._objective_of(primal), self._objective_of(dual)
+        self.objective_ = self._objective_of(primal)
+        self.dual_objective_ = self._objective_of(dual)
 
     def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:
         """How far the fit came, on how many tasks, what the data looks like, and what to do."""

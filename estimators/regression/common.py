@@ -20,7 +20,7 @@ from estimators.checks import (
 from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin, products, weights_of
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
-from estimators.training import TrainingData
+from estimators.training.data import TrainingData
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.folder import ChunkFolder

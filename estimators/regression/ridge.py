@@ -462,7 +462,7 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, L
         """
         from estimators.checks import validated_samples, validated_weights
         from estimators.inputs import encode_labels
-        from estimators.weights import require_two_classes
+        from estimators.training.weights import require_two_classes
 
         if is_folder(X):
             raise UsageError(

@@ -21,7 +21,7 @@ from estimators.place import policies_of, runtime_of
 from estimators.search.calls import Fitted, SearchCall, failures_noted
 from estimators.search.rows import Rows
 from estimators.search.splits import SplitCodes, split_codes
-from estimators.weights import class_weight_vector, require_two_classes
+from estimators.training.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Outcome
