@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class MoreRowsMixin:
-    """`partial_fit`, which keeps the products of the columns of all rows so far, and no row."""
+    """`partial_fit`, which keeps the products of the columns of all rows so far, and no row.
+
+    Attributes
+    ----------
+    n_samples_seen_ : int
+        Rows whose products are kept, for `partial_fit`.
+    """
 
     fit_intercept: bool
     tol: float
@@ -37,7 +43,7 @@ class MoreRowsMixin:
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add rows to those of the calls before, and fit the model to all of them.
+        """Add rows to those of `fit` and of the calls before, and fit the model to all of them.
 
         The model and its certificate are those of a fit to all rows, whatever their order, at the price of the rows
         that are added: what is kept are the products of the columns, `n_features` squared values. It runs in this
@@ -60,8 +66,9 @@ class MoreRowsMixin:
         Raises
         ------
         UsageError
-            The model is one of `fit` or `load`, which keep no products; columns are so many that their products are
-            larger than the rows; targets are more or fewer than before, or `fit_intercept` has changed.
+            The model is one of `load`, or of a `fit` that went by a job, which keep no products; columns are so many
+            that their products are larger than the rows; targets are more or fewer than before, or `fit_intercept` has
+            changed.
         DataError, ValueError
             As `fit` does.
 
@@ -77,8 +84,8 @@ class MoreRowsMixin:
         before: Products | None = getattr(self, "_products", None)
         if before is None and hasattr(self, "coef_"):
             raise UsageError(
-                f"{name}: partial_fit goes on with the products of columns that it keeps itself, and this model is one "
-                "of fit or load; pass the first rows to partial_fit of a new estimator, too"
+                f"{name}: partial_fit goes on with products of columns, and this model has none: it is one of load, or "
+                "of a fit that went by a job; pass the first rows to partial_fit of a new estimator, too"
             )
         samples = Samples.of(self, X, y, sample_weight, reset=before is None)
         d, K = samples.X.shape[1], samples.Y.shape[1]
@@ -98,10 +105,9 @@ class MoreRowsMixin:
             first = None if before is None else np.atleast_2d(weights_of(self)[0])
             products = products.alone() if before is None else before.plus(products)
             attributes = finished(self, samples, products, self._results(products, first), None, begin)
+        attributes["n_samples_seen_"] += 0 if before is None else self.n_samples_seen_
         for attribute, value in (attributes if K > 1 else of_one_target(attributes)).items():
             setattr(self, attribute, value)
-        self.n_samples_seen_ = len(samples.Y) + (0 if before is None else self.n_samples_seen_)
-        self._products = products
         if not self.duality_gap_ <= self.tol:
             warnings.warn(
                 f"{name}: rounding of the products leaves a relative duality gap of {self.duality_gap_:.1e}, above "

@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleElasticNet, ChicleLasso, ChicleRidge
 from tests.estimators.reference_fits import least_and_own, terms_of
 
@@ -70,10 +71,20 @@ def test_what_cannot_go_on_is_refused(tmp_path):
         ChicleLasso().partial_fit(sparse.csr_matrix((4, 3000)), np.arange(4.0))
     assert model.n_samples_seen_ == 120
     model.save(tmp_path / "model.npz")
-    assert not hasattr(model.fit(X, Y), "n_samples_seen_")
-    for other in (model, ChicleRidge.load(tmp_path / "model.npz")):
-        with pytest.raises(UsageError, match="this model is one of fit or load"):
+    job = ChicleRidge(runtime=InProcess()).fit(X, Y[:, 0])
+    for other in (job, ChicleRidge.load(tmp_path / "model.npz"), ChicleRidge().fit(X[:5], Y[:5])):
+        with pytest.raises(UsageError, match="this model has none: it is one of load, or of a fit"):
             other.partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_a_fit_goes_on_and_a_second_fit_begins_anew(model):
+    """Of data small enough, or of targets many enough, for products."""
+    X, Y, weights = rows()
+    model = clone(model).fit(X[:100], Y[:100], weights[:100]).partial_fit(X[100:], Y[100:], weights[100:])
+    whole = clone(model).fit(X, Y, weights)
+    np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-3 * np.abs(whole.coef_).max())
+    assert model.fit(X[:50], Y[:50]).n_samples_seen_ == 50
 
 
 def test_rounding_that_hides_the_gap_is_warned_of():
