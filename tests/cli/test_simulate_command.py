@@ -1,5 +1,6 @@
 """`chicle simulate`: the page's scenario, a table, JSON, a picture, and what is refused."""
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -7,7 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cli.main import main
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.house.sources import ROOT
 
 PAGE = ROOT / "docs/how-to/simulate.md"
@@ -91,9 +96,83 @@ def test_real_work_trains_on_a_folder_of_chunks(path: Path, capsys: pytest.Captu
     assert result["history"]["duality_gap"][-1] <= 1e-3
 
 
+MINE = """
+from dataclasses import dataclass
+import numpy as np
+from chicle_elastic import Decision, MoveChunks, Policy, Solver, Trainer, Update
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift(Policy):
+    keep: int = 1
+
+    def decide(self, observations):
+        first, last = min(observations.num_chunks), max(observations.num_chunks)
+        if observations.num_chunks[first] <= self.keep:
+            return None
+        return Decision(actions=(MoveChunks(first, last, 1),), reason="mine")
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Trainer):
+    rate: float
+
+    def init(self, schema, rng):
+        return np.zeros(schema.num_features)
+
+    def solver(self, ctx):
+        return MeanSolver(ctx)
+
+    def merge(self, model, weighted_sum, total_weight):
+        return model + self.rate * (weighted_sum / total_weight - model)
+
+    def figures(self, model, report):
+        return {"mean": float(model.mean())}
+
+class MeanSolver(Solver):
+    def solve(self, model, budget):
+        rows = np.concatenate([chunk.read().rows for chunk in self.chunks.values()])
+        return Update(delta=rows.mean(axis=0), samples=len(rows), weight=len(rows))
+"""
+
+
+def test_a_trainer_and_policies_of_a_user_by_their_import_path(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a module in the present folder; the same policies are asked again when a job of one process is replayed."""
+    monkeypatch.chdir(path.parent)
+    module = f"mine_{path.parent.name}".replace("-", "_")
+    path.with_name(f"{module}.py").write_text(MINE, encoding="utf-8")
+    X = np.arange(3000.0).reshape(600, 5)
+    np.savez(path.with_name("data.npz"), X=X, y=np.arange(600) % 2)
+    assert main(["convert", str(path.with_name("data.npz")), "chunks", "--chunk-bytes", "4096"]) == 0
+    data = f'[data]\nfolder = "chunks"\ntrainer = "{module}:Mean"\nparameters = {{ rate = 0.5 }}\n'
+    path.write_text(SMALL + data, encoding="utf-8")
+    capsys.readouterr()
+    command = ["simulate", str(path), "--work", "real", "--json", "--policies", f"{module}:Shift:keep=2"]
+    assert main(command) == 0
+    [result] = json.loads(capsys.readouterr().out)
+    assert result["history"]["mean"][-1] == pytest.approx(X.mean(), rel=1e-3)
+    assert result["history"]["num_chunks.n-0"][-1] == 2
+    path.write_text((SMALL + data).replace("rate", "pace"), encoding="utf-8")
+    assert main(command) == 2
+    assert "data.parameters" in capsys.readouterr().err
+    assert main(["simulate", str(path), "--policies", f"{module}:Mean"]) == 2
+    assert "is no policy" in capsys.readouterr().err
+
+    shift = importlib.import_module(module).Shift
+    source = ArraySource(X, np.arange(600) % 2, max_tasks=2)
+    job = Job(trainer=LinearTrainer(tol=0.0), source=source, max_iterations=6, policies=(shift(keep=2),))
+    InProcess(num_tasks=2, log_dir=path.parent).run(job)
+    recording = str(path.with_name("job.recording.jsonl"))
+    assert main(["replay", recording, "--policies", f"{module}:Shift:keep=2"]) == 0
+    assert "all effects are equal" in capsys.readouterr().out
+    assert main(["replay", recording, "--policies", f"{module}:Shift:keep=1000"]) == 1
+    assert "effect" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--policies", "nowhere:Mine"], "policy nowhere:Mine cannot be imported here"),
         (["--policies", "Balance"], "there is no policy 'Balance'"),
         (["--iterations", "0"], "--iterations 0: it must be >= 1"),
         (["--plot", "x.foo"], "--plot x.foo: its name must end with .png"),
