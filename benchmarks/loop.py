@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.bars import Bar, Row
-from benchmarks.elastic import JOIN, NOTICE, SIGKILL, Stalls, add_one, summary, take_one
+from benchmarks.elastic import JOIN, NOTICE, SIGKILL, Stalls, add_one, phase_rows, phases_of, summary, take_one
 from benchmarks.elastic_laps import Lap
 from benchmarks.elastic_nodes import NUM_NODES, ROOT, STOCK_CONF, STOCK_ENVIRON, THREADS, TIMEOUT_S, Chicle, Side, Stock
 from benchmarks.report import Report, parser
@@ -187,6 +187,7 @@ def main() -> int:
         with ChicleLoop(folder / "chicle", 0.0) as side:
             ours = play(side, arguments.changes)
             again, never = steps_done_again(side.folder)
+            phases = phases_of(side)
         stock: Stalls = {}
         stock_again = stock_never = 0
         if arguments.stock_changes:
@@ -208,6 +209,7 @@ def main() -> int:
             Bar(0, at_most=True),
         )
         report.add([done])
+        report.add(phase_rows(phases))
         if arguments.large_changes:
             with ChicleLoop(folder / "large", 0.0) as large:
                 large.parameters = 25_000_000

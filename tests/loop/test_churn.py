@@ -16,7 +16,7 @@ from tests.loop.loop_agents import COUNT, add, assert_each_counts_once, end, loo
 from tests.loop.train_loop import POINTS
 
 NUM_CHANGES = 10
-EVERYDAY = 2  # seeds of make test; the others are for make test-chaos
+EVERYDAY = 1  # seeds of make test; the others are for make test-chaos
 MOST_NODES = 5
 
 

@@ -24,6 +24,7 @@ with open(os.path.join(sys.argv[1], f"{loop.rank}-{len(loop.members)}"), "w") as
 """
 
 
+@pytest.mark.slow  # five processes import torch
 def test_a_script_runs_on_two_nodes(tmp_path: Path) -> None:
     """Each node runs the file with its arguments; they train together, and the command ends with them."""
     script = tmp_path / "train.py"
