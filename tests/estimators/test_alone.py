@@ -4,6 +4,7 @@ same model; an explicit `chunk_size` asks for one."""
 import signal
 import subprocess
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -136,6 +137,20 @@ def test_ctrl_c_leaves_a_model():
             assert child.communicate(timeout=timeout_s(30))[0] == "600 True True\n"
         finally:
             child.kill()
+
+
+@pytest.mark.parametrize("params", [{}, JOB, {"runtime": InProcess(num_tasks=2)}])
+def test_times_of_records_are_those_of_the_clock_of_the_caller(params):
+    """They count from within the call, with or without a job: no more than has passed, nor less than was computed."""
+    X, y = scaled(load_wine)
+    began_s = time.monotonic()
+    history = ChicleSVM(tol=1e-9, **params).fit(X, y).history_
+    passed_s = time.monotonic() - began_s
+    computed_s = np.cumsum([max(record.seconds.values()) for record in history])
+    times = [record.time_s for record in history]
+    assert times == sorted(times)
+    assert 0.0 < times[-1] <= passed_s
+    assert np.all(computed_s <= times)
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "modified_huber"])
