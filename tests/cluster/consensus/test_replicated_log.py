@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from chicle_elastic.cluster.consensus.entries import Entry
-from chicle_elastic.cluster.consensus.messages import Append, Claim, Folded, LogPosition, Message, Messages
+from chicle_elastic.cluster.consensus.messages import Append, Claim, Expel, Folded, LogPosition, Message, Messages
 from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import codec, events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from tests.cluster.consensus.log_pair import CHUNKS, A, B, ended
+from tests.cluster.consensus.log_pair import CHUNKS, A, B
 
 
 class Agent:
@@ -144,43 +144,6 @@ def test_a_snapshot_says_what_the_entries_came_to_and_does_not_change(
     assert follower.log.scheduler.state is State.RUNNING
 
 
-def test_the_end_of_an_iteration_is_appended_by_each_agent_without_a_message(
-    loop: EventLoop, agents: tuple[Agent, Agent]
-) -> None:
-    """All members know it by their all-reduce; only a vote makes them wait for the leader."""
-    lead, follower = agents
-    to_first_iteration(loop, lead, follower)
-    sent = lead.num_sent, follower.num_sent
-    for agent in (lead, follower):
-        agent.log.iteration_ended(ended(), votes=0)
-        assert agent.log.snapshot().in_flight == (1, 2)
-    settle(loop)
-    assert (lead.num_sent, follower.num_sent) == sent
-    assert lead.entries == follower.entries
-    lead.log.append(events.LeaveNoticed(node=B))
-    settle(loop)
-    assert lead.told[-1] == "vote"
-    for agent in (follower, lead):
-        agent.log.iteration_ended(ended(2), votes=1)
-    settle(loop)
-    assert events.LeaveNoticed(node=B) in follower.told
-    assert lead.entries == follower.entries
-
-
-def test_an_iteration_that_broke_asks_for_a_new_term(loop: EventLoop, agents: tuple[Agent, Agent]) -> None:
-    """The host is asked; when the store has granted it, both ends have the same end of the iteration."""
-    lead, follower = agents
-    to_first_iteration(loop, lead, follower)
-    for agent in (lead, follower):
-        agent.log.iteration_broke(1, 1, "connection reset")
-    settle(loop)
-    assert [claim.term for claim in lead.claims] == [2]
-    lead.log.claimed(2)
-    settle(loop)
-    assert events.IterationAborted(round=1, iteration=1, reason="connection reset") in follower.told
-    assert lead.entries == follower.entries
-
-
 def test_a_node_that_a_newer_term_began_without_is_told_and_begins_again(
     loop: EventLoop, agents: tuple[Agent, Agent]
 ) -> None:
@@ -200,6 +163,28 @@ def test_a_node_that_a_newer_term_began_without_is_told_and_begins_again(
     follower.log.begin("b#2")
     assert not follower.log.is_out
     assert (follower.log.snapshot().length, follower.log.incarnation, follower.log.term) == (0, "b#2", 0)
+
+
+def test_who_is_expelled_says_nothing_more(loop: EventLoop, agents: tuple[Agent, Agent]) -> None:
+    """Nor what it has said in the same turn of the loop."""
+    _, follower = agents
+    before = follower.num_sent
+    follower.log.append(events.LeaveNoticed(node=B))
+    follower.log.received(A, Expel(reason="why"))
+    settle(loop)
+    assert follower.told == [("expelled", "the leader a has expelled this node: why")]
+    assert follower.num_sent == before
+
+
+def test_a_group_that_waits_for_the_dead_is_broken(loop: EventLoop, agents: tuple[Agent, Agent]) -> None:
+    """As soon as the store has granted a term without them; the task tells how far it got."""
+    lead, follower = agents
+    to_first_iteration(loop, lead, follower)
+    follower.log.lost(A)
+    follower.log.claimed(2)
+    kind, reason = follower.told[-1]
+    assert kind == "break"
+    assert reason
 
 
 class Broadcaster(Agent):
