@@ -382,14 +382,14 @@ def test_nonsense_is_refused(data: object) -> None:
         codec.from_values({"kind": "log", "messages": [data]}, Messages)
 
 
-def run_histories(kind: str, number: int) -> Counter[str]:
-    """Live through some histories.
+def run_histories(kind: str, number: int, first: int = 0) -> Counter[str]:
+    """Live through some histories, from this seed on.
 
     Returns:
         How often each kind of thing happened in them.
     """
     happened: Counter[str] = Counter()
-    for seed in range(number):
+    for seed in range(first, first + number):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(followers, "MOST_TOLD", MOST_TOLD[seed % 2])
             happened += Net(seed, FAULTS[kind]).run().happened
@@ -403,20 +403,15 @@ def test_all_agents_fold_the_same_events(kind: str, number: int) -> None:
     happened = run_histories(kind, number)
     assert all(happened[name] for name in FAULTS[kind]), happened
     assert happened["installed"], "somebody begins with a state and not with the entries"
-
-
-def test_the_lead_is_among_the_victims() -> None:
-    """In the histories above agents are struck while they lead, claim and collect."""
-    happened = run_histories("kill", NUM_HISTORIES)
-    assert happened["kill of leading"] > 5
-    assert happened["terms"] > 5
+    if kind == "kill":
+        assert min(happened["kill of leading"], happened["terms"]) > 5, "agents are struck while they lead"
 
 
 def test_a_lead_that_ignores_better_logs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of the histories is not blind: without this rule, they fail."""
     monkeypatch.setattr(Election, "better_than", lambda self, log, lives: None)
     with pytest.raises(BrokenPromiseError, match="everybody comes to the end"):
-        run_histories("task", 100)  # the first one that shows it is number 54
+        run_histories("task", 50, first=50)  # the first one that shows it is number 54
 
 
 def test_a_lead_that_forgets_to_ask_for_a_term_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
