@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from chicle_elastic.cluster.rendezvous.store import connect_store
 from chicle_elastic.transports.secret import JobSecret
 from tests.programs import run
@@ -17,8 +15,7 @@ from tests.timeouts import timeout_s
 LAUNCH = [sys.executable, "-m", "chicle_elastic.launch"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_store_alone_serves_until_a_signal_and_makes_the_secret(number: signal.Signals, tmp_path: Path) -> None:
+def test_the_store_alone_serves_until_a_signal_and_makes_the_secret(tmp_path: Path) -> None:
     """It prints where it listens, and never the secret."""
     secret_file = tmp_path / "job.secret"
     command = [*LAUNCH, "--store-only", "--rdzv-endpoint", "127.0.0.1:0", "--secret-file", str(secret_file)]
@@ -31,7 +28,7 @@ def test_the_store_alone_serves_until_a_signal_and_makes_the_secret(number: sign
         assert store.get("key") == b"value"
         assert stat.S_IMODE(os.stat(secret_file).st_mode) == 0o600
         JobSecret.load(secret_file)
-        host.send_signal(number)
+        host.send_signal(signal.SIGTERM)
         out, errors = host.communicate(timeout=timeout_s(20))
     assert host.returncode == 0, errors
     assert secret_file.read_text().strip() not in line + out + errors
@@ -48,24 +45,17 @@ def test_the_store_listens_and_is_found_where_the_options_say(tmp_path: Path) ->
         assert 21610 <= int(port) <= 21619
         for address in ("127.0.0.1", "[::1]"):
             connect_store(f"{address}:{port}").set("key", "value")
-        host.send_signal(signal.SIGTERM)
+        host.send_signal(signal.SIGINT)
         _, errors = host.communicate(timeout=timeout_s(20))
     assert host.returncode == 0, errors
     assert "listens on all addresses of this host (::)" in errors
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["--nproc-per-node", "2"], 2, "a node runs exactly one task"),
-        (["--rdzv-endpoint", "192.0.2.1:29400", "--secret-file", "nowhere.secret"], 2, "nowhere.secret cannot be read"),
-    ],
-)
-def test_mistakes_are_one_line_and_an_exit_code(options: list[str], code: int, message: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     """No traceback for what the user can mend."""
-    command = [*LAUNCH, "--rdzv-endpoint", "127.0.0.1:1", "--secret-file", str(tmp_path / "s"), *options, "train.py"]
-    ended = run(*command, code=code)
-    assert message in ended.stderr
+    options = ["--rdzv-endpoint", "192.0.2.1:29400", "--secret-file", str(tmp_path / "nowhere.secret")]
+    ended = run(*LAUNCH, *options, "train.py", code=2)
+    assert "nowhere.secret cannot be read" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
