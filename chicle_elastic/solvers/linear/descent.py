@@ -10,14 +10,13 @@ from chicle_elastic.solvers.kernels import descent as kernels
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.products import CACHED_VALUES
 
 BLOCKS_PER_LOOK = 16
 """Blocks between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
 AHEAD_BYTES = 4096
 MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
-MOST_NEAR_VALUES = 1 << 17
-"""Feature values that stay in the second cache, where nothing is asked for ahead: 1 MiB of float64."""
 
 
 class Descent:
@@ -47,7 +46,7 @@ class Descent:
         self._positives = kernels.positives(tables.num_outputs)
         row_bytes = 4 * max(1, tables.num_values // tables.num_rows)
         self._rows_ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
-        if tables.num_values <= MOST_NEAR_VALUES:
+        if tables.num_values <= CACHED_VALUES:  # nothing has to be asked for ahead
             self._rows_ahead = kernels.BLOCK_ROWS
         self._is_apart = False
         self._scratches = [kernels.make_scratch(tables.rows) for _ in range(local.useful_threads)]

@@ -183,6 +183,9 @@ def _add(
     head += [float(getattr(state, name)) for name in plan.read]
     for name in plan.empty:
         value = getattr(state, name) if name in kept else NOTHING
+        if value is NOTHING or value is NO_NUMBERS:
+            head.append(0.0)
+            continue
         pieces = value._pieces()[1] if isinstance(value, ProgressState) else [value.reshape(-1)]
         head.append(sum(piece.size for piece in pieces))
         arrays += [piece for piece in pieces if piece.size]

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.agreement import dot, squared
+from chicle_elastic.solvers.linear.agreement import dot, dots, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.objectives import SLIGHT
 
@@ -61,19 +61,21 @@ class L1Penalty:
         of the slopes, shape (sides, D), the intercept's at the end. <w, v> is the sum of c_i a_i z_i, so that the sum
         of dual values is that of both.
         """
-        sides, products = np.ones(len(losses)), np.array([dot(w, each) for each in v])
+        sides, products = np.ones(len(losses)), dots(np.tile(w, (len(v), 1)), v)
         if len(sides) == 2:
             masses = np.abs(v[:, -1])
             sides = masses.min() / np.maximum(masses, TINY)  # zeros where one side has nothing to balance the other
-            w, v = np.append(w[:-1], 0.0), np.column_stack([v[:, :-1], np.zeros(2)])
         v = (sides[:, np.newaxis] * v).sum(axis=0)  # in the same order on every processor
+        if len(sides) == 2:
+            v[-1] = 0.0
         factors = [self.factor(v)]
         if self.l2:
-            factors += [1.0, self.factor(v - self.l2 * w)]
+            factors += [1.0, self.factor((v - self.l2 * w)[: len(w) - (len(sides) == 2)])]
         best, highest = sides, -np.inf
         for factor in factors:
             share = factor * sides
-            dual = float((share * products + (1.0 - (1.0 - share) ** 2) * losses).sum()) - self.conjugate(factor * v)
+            dual = float((share * products + (1.0 - (1.0 - share) ** 2) * losses).sum())
+            dual -= self.conjugate(factor * v) if self.l2 else 0.0
             if dual > highest:
                 best, highest = share, dual
         return best, primal - credible(max(highest, 0.0), primal)

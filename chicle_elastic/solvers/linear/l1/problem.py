@@ -165,15 +165,13 @@ class L1Problem(Problem):
         point = there if self.has_sides else self.penalised(there)
         factors, gap = penalty.scaled(point, value, losses, sides)
         output.gap, output.plus, output.minus = gap / max(value, state.floor), float(factors[0]), float(factors[-1])
-        is_exact_model = self.loss.is_parabola
-        is_still = output.num_solved > 0 and not has_progress(
-            output.gap, value, before, old, tol=self.tol if is_exact_model else SAME
-        )
-        output.num_still = output.num_still + 1 if is_still else 0
-        patience = 1 if is_exact_model and not state.is_rough else PATIENCE
+        is_parabola = self.loss.is_parabola
+        is_still = not has_progress(output.gap, value, before, old, tol=self.tol if is_parabola else SAME)
+        output.num_still = output.num_still + 1 if output.num_solved and is_still else 0
+        patience = 1 if is_parabola and not state.is_rough else PATIENCE
         if len(found.second):
             output.factor = found.second.copy()
-            output.block = Block.KEPT if is_exact_model else output.block
+            output.block = Block.KEPT if is_parabola else output.block
         if self._is_good(state, output, there, v) or output.num_still >= patience:  # what more steps bring is rounding
             output.phase = NewtonPhase.REST
             return there

@@ -22,7 +22,6 @@ from chicle_elastic.solvers.linear.certified import MOST_INNER, MOST_REPEATS, PA
 from chicle_elastic.solvers.linear.newton.directions import JITTERS
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
-ROUNDING = JITTERS[0]  # and share of the largest slope at w = 0; its square is that of f(w0) that ends sweeps early
 ROUNDS = 10
 """Rounds after which a solution will do whose signs still change, for rounding; entries of each weight, one by one."""
 
@@ -44,7 +43,9 @@ def minimise(
     is_singular, settled = False, np.full(len(q), np.nan)
     w, slopes = start.copy(), q.copy()
     everything = np.arange(len(w))
-    few = ROUNDING**2 * float(np.abs(q @ start) + np.max(q * q / np.maximum(H.diagonal() + l2, 1e-300), initial=0.0))
+    few = JITTERS[0] ** 2 * float(
+        np.abs(q @ start) + np.max(q * q / np.maximum(H.diagonal() + l2, 1e-300), initial=0.0)
+    )
     for number in range(most_rounds):
         descend(H, everything, l1, l2, 1, 0.0, slopes, w)
         if not is_singular and np.array_equal(np.sign(w), settled):
@@ -65,7 +66,7 @@ def minimise(
 def _one_by_one(H: Array, q: Array, start: Array, *, l1: float, l2: float, accuracy: float) -> tuple[Array, bool]:
     """Minimise f from w0 over weights that enter one by one."""
     w, signs, slopes = start.copy(), np.sign(start), q.copy()
-    enough = max(accuracy, ROUNDING * float(np.max(np.abs(q), initial=0.0)))
+    enough = max(accuracy, JITTERS[0] * float(np.max(np.abs(q), initial=0.0)))
     for _ in range(ROUNDS * len(w)):
         while (is_exact := _go(H, l1, l2, signs, slopes, w)) is None and signs.any():
             pass
@@ -128,7 +129,7 @@ def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]
         return None, False
     scale = 1.0 / np.sqrt(diagonal)
     scaled = matrix * scale * scale[:, None]
-    for jitter in (0.0, ROUNDING):
+    for jitter in (0.0, JITTERS[0]):
         np.fill_diagonal(scaled, 1.0 + jitter)
         factor = cholesky_factor(scaled)
         if factor is not None:

@@ -214,7 +214,7 @@ class NewtonPasses:
             scalars[Sum.LACK_OF_SLOPES] = sharp - upper @ loss.dual_values(slopes, scores, y)
             found.of_duals[:] = rows.weighted_sum(upper * duals)
         curvatures = upper * curvatures
-        if self._problem.has_free_intercept:
+        if self._problem.has_free_intercept and not self._problem.takes_steps:
             scalars[Sum.PLUS], scalars[Sum.MINUS] = upper @ np.maximum(duals, 0.0), upper @ np.maximum(-duals, 0.0)
         weights = upper * slopes
         if self._problem.has_sides:

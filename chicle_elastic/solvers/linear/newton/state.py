@@ -447,18 +447,19 @@ class Evaluation:
     def sizes(state: NewtonState, output: OutputState, problem: Problem) -> tuple[int, ...]:
         """Return the lengths of all of them."""
         D, loss = state.D, problem.loss
-        has_line = (output.direction.any() or output.change) and not output.is_chosen
-        has_line = has_line and state.num_classes == 1  # of a softmax a look at the losses along saves no pass
-        # Beside another pass; with a fourth of the rows regressions on 68 tables take 1 to 3 % more passes.
-        is_cheap = 2 * state.num_rows <= ROWS_IN_CACHE or not (state.has_many_rows or state.is_alone)
-        has_line = has_line and (output.is_searched or (output.is_wary and is_cheap))
+        # Of a softmax a look at the losses along saves no pass.
+        has_line = (output.is_searched or output.is_wary) and not output.is_chosen and state.num_classes == 1
+        if has_line:
+            # Beside another pass; with a fourth of the rows regressions on 68 tables take 1 to 3 % more passes.
+            is_cheap = 2 * state.num_rows <= ROWS_IN_CACHE or not (state.has_many_rows or state.is_alone)
+            has_line = (output.is_searched or is_cheap) and bool(output.direction.any() or output.change)
         return (
             len(Sum),
             D,
             D * (loss.has_corners or problem.has_sides),
             *problem.sizes(state, output),
             D * loss.has_scale,
-            len(SHARES) * bool(has_line),
+            len(SHARES) * has_line,
             D + 2,
         )
 
