@@ -303,8 +303,8 @@ class _Shell:
     def start_iteration(self, effect: effects.StartIteration) -> None:
         """Solve, merge, judge; then report the end of the iteration."""
         job, training = self.job, self.training
-        for message in effect.messages:
-            self.tasks.mailboxes.deliver(message)
+        if effect.messages:
+            self.tasks.mailboxes.deliver(effect.messages, effect.iteration)
         if self.is_rebuilding or effect.must_rebuild:
             self.tasks.rebuild(training)
             self.is_rebuilding = False

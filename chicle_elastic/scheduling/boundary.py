@@ -99,9 +99,10 @@ class Boundary:
         self._is_starved = False
         self._is_turn_of_policies = False
         self._num_ordered = 0
-        # Iteration after which chunks were last moved for a policy, or redrawn, by its name.
+        # Iteration after which chunks were last moved for a policy, or redrawn, or its memory changed, by its name.
         self._moved_after: dict[str, int] = {}
         self._redrawn_after: dict[str, int] = {}
+        self._remembered_after: dict[str, int] = {}
 
     def begin(self, *, ask_policies: bool) -> None:
         """An iteration has ended, or a new round is needed first."""
@@ -212,25 +213,28 @@ class Boundary:
     def flaw(self, proposal: Proposal) -> str | None:
         """What is wrong with a decision as things stand, in words; None if it can be tried.
 
-        A policy that has not seen its own last moves would ask for them again. Moves of other policies are no flaw: a
-        slow policy would never have its way beside a quick one. Of what they have left, it gets what it asks for.
+        A policy that has not seen its own last moves would ask for them again, and one that has not seen its memory
+        would overwrite it. Moves of other policies are no flaw: a slow policy would never have its way beside a quick
+        one. Of what they have left, it gets what it asks for.
         """
         if proposal.policy in self._pending_policies.disabled:
             return "it is disabled"
         if proposal.round != self._members.round:
             return f"it is of round {proposal.round}, and this is round {self._members.round}"
-        if not _has_moves(proposal):
-            if not self._pending_policies.changes(proposal):
-                return NOTHING
-            return flaw_of(proposal.actions, self._num_chunks())
+        has_moves = _has_moves(proposal)
+        if not has_moves and not self._pending_policies.changes(proposal):
+            return NOTHING
         seen, counts = proposal.iteration, self._num_chunks()
         for kind, afters, what in (
-            (MoveChunks, self._moved_after, "moved"),
-            (RedrawOwnership, self._redrawn_after, "redrawn"),
+            (MoveChunks, self._moved_after, "chunks were moved for it"),
+            (RedrawOwnership, self._redrawn_after, "chunks were redrawn for it"),
+            (Remember, self._remembered_after, "its memory was changed"),
         ):
             after = afters.get(proposal.policy, -1)
             if seen is not None and seen <= after and any(isinstance(action, kind) for action in proposal.actions):
-                return f"chunks were {what} for it after iteration {after}"
+                return f"{what} after iteration {after}"
+        if not has_moves:
+            return flaw_of(proposal.actions, counts)
         if self._members.preparing:
             return f"chunks are on their way for {', '.join(self._members.preparing)}"
         if seen is not None and seen <= max(self._moved_after.values(), default=-1):
@@ -353,6 +357,7 @@ class Boundary:
                         self._pending_policies.send_message(proposal, action)
                     case Remember():
                         self._pending_policies.remember(proposal, action)
+                        self._remembered_after[proposal.policy] = self._ledger.merged
             if not self._pending_policies.has_said and not _has_moves(proposal):
                 self._pending_policies.refuse(dataclasses.replace(proposal, replaced=0), NOTHING)
         # Then moves: a redraw needs none of the chunks in particular, and may leave none that can be moved.

@@ -225,6 +225,12 @@ Event: TypeAlias = (
 )
 
 
+def is_quiet(event: Event) -> bool:
+    """Whether no line says that an event came after the end of the job: of a decision its author says so (the agent, in
+    a cluster), and a checkpoint that was saved then is no news for a policy."""
+    return isinstance(event, CheckpointSaved | Proposal)
+
+
 def is_patient(event: Event) -> bool:
     """Whether an event can wait for a boundary that comes anyway."""
     return isinstance(event, CheckpointSaved) or (isinstance(event, Proposal) and event.is_patient)

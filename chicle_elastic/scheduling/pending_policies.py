@@ -15,6 +15,7 @@ task of rank 0 (`runtime.cluster_task.policy_runner`): their proposals come as e
 failed.
 """
 
+import copy
 import dataclasses
 import json
 import math
@@ -108,8 +109,10 @@ class RecentIterations:
         self.training.extend(training)
 
     def begin(self, iteration: int, happened: Sequence[Happening]) -> None:
-        """Keep what happened before an iteration."""
-        known = (*self.happened, *happened) if happened else self.happened
+        """Keep what happened before an iteration, once: one that was aborted begins again with all of it."""
+        known = self.happened
+        if happened:
+            known = (*(each for each in known if each.iteration < iteration), *happened)
         if known and known[0].iteration <= iteration - self._length:
             known = tuple(each for each in known if each.iteration > iteration - self._length)
         self.happened = known
@@ -180,7 +183,7 @@ class PendingPolicies:
         self.owners: dict[str, Owner] = {}  # who decides on a field, by its name
         self.messages: list[AddressedMessage] = []  # that the next iteration delivers
         self.memories: dict[str, Any] = {}  # what policies have remembered, by name
-        self.fresh: dict[str, None] = {}  # names of those that have since the last iteration was started, as keys
+        self.fresh: dict[str, None] = {}  # names of those that have since the last merge, as keys
         self.wanted = self.num_requests = 0
         self.offer = ResourceOffer()
         self.offer_number = 0  # of that offer; 0 for none
@@ -281,11 +284,14 @@ class PendingPolicies:
         self.fresh[proposal.policy] = None
         self.say(f"{proposal.policy} remembers something: {proposal.reason}")
 
-    def take_fresh(self) -> tuple[tuple[AddressedMessage, ...], dict[str, Any]]:
-        """The messages and memories that the next iteration brings to the tasks."""
-        fresh = tuple(self.messages), {name: self.memories[name] for name in self.fresh}
+    def fresh_memories(self) -> dict[str, Any]:
+        """The memories that the next iteration brings to the tasks."""
+        return {name: self.memories[name] for name in self.fresh}
+
+    def delivered(self) -> None:
+        """An iteration was merged: all its tasks have the messages and memories that it brought. After an abort the
+        next iteration brings them again."""
         self.messages, self.fresh = [], {}
-        return fresh
 
     def request_nodes(self, proposal: Proposal, action: RequestNodes) -> None:
         """Carry out a `RequestNodes`, unless an earlier policy decides on nodes."""
@@ -338,8 +344,8 @@ class PendingPolicies:
 def private(
     observations: Observations, name: str, memories: Mapping[str, Any], policies: tuple[str, ...]
 ) -> Observations:
-    """Return the observations of one policy: with its own memory."""
-    return dataclasses.replace(observations, memory=memories.get(name), policies=policies)
+    """Return the observations of one policy: with a copy of its own memory, which it may change as it likes."""
+    return dataclasses.replace(observations, memory=copy.deepcopy(memories.get(name)), policies=policies)
 
 
 def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -> Proposal | PolicyDisabled | None:

@@ -107,6 +107,7 @@ class Scheduler:
         self._has_begun = False
         self._started = (0, 0)
         self._happened: list[Happening] = []  # since the last iteration was started
+        self._carried: tuple[Happening, ...] = ()  # what that iteration brought to the tasks; again after an abort
         # When the copies under way were ordered: of rows where they are pre-copied, because then little follows them.
         self._ordered_s: dict[tuple[ChunkId, NodeId], float] = {}
         self._pause_reason: str | None = None
@@ -169,7 +170,7 @@ class Scheduler:
         changed. Returns the effects, to be performed in this order.
 
         Args:
-            now: Seconds on a monotonic clock; only reports of durations depend on it.
+            now: Seconds on a monotonic clock; durations in reports and in what policies see depend on it alone.
         """
         self._now = now
         self._effects.clear()
@@ -177,7 +178,7 @@ class Scheduler:
         if handler is None:
             raise ProtocolError(f"{event!r} is not an event of chicle_elastic.scheduling.events")
         if self.state is State.FINISHED:
-            if not isinstance(event, events.Proposal):  # of these their author has said so, in order and at once
+            if not events.is_quiet(event):
                 self._log(f"{type(event).__name__} is ignored: {OVER}")
         else:
             handler(self, event)
@@ -323,6 +324,7 @@ class Scheduler:
             return
         self.ledger.count_merge(event.round, event.iteration)
         self._members.merged()
+        self._pending_policies.delivered()
         self._pending_policies.recent.note(
             {node: report for node, report in event.reports.items() if node in self._members}, event.training
         )
@@ -332,6 +334,7 @@ class Scheduler:
         if not self._ends_iteration(event):
             return
         self.ledger.count_abort()
+        self._happened[:0] = self._carried
         self._members.break_round()
         self._log(f"iteration {event.iteration} was aborted: {event.reason}")
 
@@ -496,10 +499,9 @@ class Scheduler:
         self._pause_reason = None
         self.state = State.RUNNING
         is_complete = self.ledger.num_missing == 0
-        happened = tuple(dataclasses.replace(each, iteration=iteration) for each in self._happened)
+        happened = self._carried = tuple(dataclasses.replace(each, iteration=iteration) for each in self._happened)
         self._happened.clear()
         self._pending_policies.recent.begin(iteration, happened)
-        messages, memories = self._pending_policies.take_fresh()
         self._emit(
             effects.StartIteration(
                 round=round,
@@ -511,8 +513,8 @@ class Scheduler:
                 must_rebuild=self.ledger.must_rebuild,
                 arriving=self._boundary.arriving(),
                 offer=self._pending_policies.offer,
-                messages=messages,
-                memories=memories,
+                messages=tuple(self._pending_policies.messages),
+                memories=self._pending_policies.fresh_memories(),
                 happened=happened,
             )
         )

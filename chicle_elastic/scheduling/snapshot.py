@@ -4,7 +4,7 @@
 
 So a node that joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 10, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
+    {"format": "chicle scheduler", "version": 11, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
@@ -39,7 +39,7 @@ from chicle_elastic.values import (
 )
 
 FORMAT = "chicle scheduler"
-VERSION = 10
+VERSION = 11
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
@@ -47,6 +47,7 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "_has_begun": bool,
         "_started": tuple[int, int],
         "_happened": list[Happening],
+        "_carried": tuple[Happening, ...],
         "_ordered_s": dict[tuple[ChunkId, NodeId], float],
         "_pause_reason": str | None,
         "_stop_reason": str | None,
@@ -118,6 +119,7 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "_num_ordered": int,
         "_moved_after": dict[str, int],
         "_redrawn_after": dict[str, int],
+        "_remembered_after": dict[str, int],
     },
 }
 """Variables of each part of a scheduler, with their types; "" is the scheduler itself."""

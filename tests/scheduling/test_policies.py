@@ -21,6 +21,7 @@ from chicle_elastic.policies.base import (
 )
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.scheduler import OVER
+from chicle_elastic.scheduling.snapshot import restore, snapshot
 from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
 from chicle_elastic.values import ResourceOffer, TaskReport, TrainingState
 from tests.scheduling.stage import Stage, kinds, only
@@ -430,6 +431,67 @@ def test_a_message_of_a_policy_goes_with_the_next_iteration():
     order = start_of(stage)
     assert (order.round, order.messages) == (2, ())
     assert "decision of policy one is refused: it is of round 1, and this is round 2" in stage.logs
+
+
+def test_an_iteration_that_was_aborted_begins_again_with_what_it_brought():
+    """Messages, memories and happenings; what was merged is brought no more. A snapshot in between changes nothing."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(wish("one", 0, SendMessage("b", 7), Remember([1])))
+    first = start_of(stage)
+    assert [message.payload for message in first.messages] == [7]
+    stage.scheduler = restore(snapshot(stage.scheduler))
+    stage.ledger = stage.scheduler.ledger
+    stage.join("c")
+    stage.abort()
+    stage.answer()
+    again = next(order for order in stage.orders if isinstance(order, effects.StartIteration))
+    assert (again.iteration, again.messages, again.memories) == (first.iteration, first.messages, {"one": [1]})
+    assert [each.kind for each in again.happened][:1] == ["joined"]
+    stage.tell(events.NodeLost(node=NodeId("c")))
+    stage.abort()
+    stage.answer()
+    third = next(order for order in stage.orders if isinstance(order, effects.StartIteration))
+    assert third.happened[: len(again.happened)] == again.happened
+    assert third.happened[-1].kind == "lost"
+    recent = stage.scheduler._pending_policies.recent.happened
+    assert [each for each in recent if each.iteration == third.iteration] == list(third.happened)
+    last = start_of(stage)
+    assert (last.messages, last.memories, last.happened) == ((), {}, ())
+
+
+def test_a_decision_that_does_not_know_its_own_memory_is_refused():
+    """It would overwrite an update; one of another policy, and one that has seen it, is carried out."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run(3)  # 2 are merged
+    stage.tell(remembers([2], iteration=2))
+    assert start_of(stage).memories == {"keeper": [2]}  # 3 are merged
+    stale = remembers([3], iteration=3)
+    stage.scheduler = restore(snapshot(stage.scheduler))
+    stage.ledger = stage.scheduler.ledger
+    assert stage.scheduler.flaw_of(stale) == "its memory was changed after iteration 3"
+    assert stage.scheduler.flaw_of(replace(stale, policy="other")) is None
+    assert stage.scheduler.flaw_of(replace(stale, actions=(SetParameter("rate", 2.0),))) is None
+    stage.tell(remembers([2, 4], iteration=4))
+    assert start_of(stage).memories == {"keeper": [2, 4]}
+
+
+def remembers(value: Any, *, iteration: int) -> events.Proposal:
+    """A decision to remember something."""
+    return events.Proposal(policy="keeper", round=1, actions=(Remember(value),), reason="?", iteration=iteration)
+
+
+def test_a_policy_may_change_the_memory_that_it_is_shown():
+    """The scheduler has its own, and what the policy does not remember is not kept."""
+
+    def count(seen: Observations) -> Decision | None:
+        memory = seen.memory or {}
+        memory.setdefault("seen", []).append(seen.iteration)
+        return None if seen.iteration == 2 else Decision(actions=(Remember(memory),), reason="counts")
+
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(Script(count),))
+    stage.run(4)
+    assert stage.scheduler.memories == {"script": {"seen": [1, 3]}}
 
 
 def test_policies_see_what_has_happened_to_nodes_links_and_checkpoints():

@@ -273,8 +273,8 @@ def test_a_missing_event_is_found(cluster):
         (0, "", "recording:1: not a line of a recording"),
         (
             0,
-            '{"format":"x","version":6,"settings":{},"policies":[]}',
-            "found 'x' version 6, and this release reads 'chicle recording' version 6",
+            '{"format":"x","version":7,"settings":{},"policies":[]}',
+            "found 'x' version 7, and this release reads 'chicle recording' version 7",
         ),
         (
             0,
@@ -283,15 +283,15 @@ def test_a_missing_event_is_found(cluster):
         ),
         (
             0,
-            '{"format":"chicle recording","version":7,"settings":{},"policies":[]}',
-            "version 7, and this release reads",
+            '{"format":"chicle recording","version":8,"settings":{},"policies":[]}',
+            "version 8, and this release reads",
         ),
         (
             0,
-            '{"format":"chicle recording","version":6,"settings":{"seed":-1},"policies":["random","Rebalance"]}',
+            '{"format":"chicle recording","version":7,"settings":{"seed":-1},"policies":["random","Rebalance"]}',
             "seed=-1",
         ),
-        (0, '{"format":"chicle recording","version":6,"settings":{},"policies":["other"]}', r"policies \('other',\)"),
+        (0, '{"format":"chicle recording","version":7,"settings":{},"policies":["other"]}', r"policies \('other',\)"),
         (1, '{"now":0.0,"event":{"type":"Nod', "recording:2: not a line of a recording: .*was the file cut off"),
         (1, '{"now":NaN,"event":{},"effects":[]}', "recording:2: not a line of a recording: .* is no JSON"),
         (

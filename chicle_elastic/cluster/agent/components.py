@@ -184,7 +184,7 @@ def build_components(
             control.IterationEnded: executor.iteration_ended,
             control.IterationBroke: executor.iteration_broke,
             control.Saved: executor.saved,
-            control.Proposal: executor.proposed,
+            control.Proposal: executor.policy_events.proposed,
             control.PolicyDisabled: members.log.append,
         },
     )

@@ -17,6 +17,7 @@ from chicle_elastic.cluster.agent.moved_bytes import MovedBytes
 from chicle_elastic.cluster.agent.node_protocols import ResourceLink
 from chicle_elastic.cluster.agent.pipelining import Pipelining
 from chicle_elastic.cluster.agent.placement_check import PlacementCheck
+from chicle_elastic.cluster.agent.policy_events import PolicyEvents
 from chicle_elastic.cluster.agent.transitions import TransitionTimes
 from chicle_elastic.cluster.consensus.entries import Ended
 from chicle_elastic.cluster.consensus.messages import Folded
@@ -37,8 +38,8 @@ from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.ledger import Ledger
-from chicle_elastic.scheduling.scheduler import OVER, State
-from chicle_elastic.scheduling.text import no_manager_text, refused_texts
+from chicle_elastic.scheduling.scheduler import State
+from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.values import ChunkAccount, StateVersion
 
 ROUNDS_PER_TERM = 1_000_000
@@ -117,8 +118,7 @@ class EffectExecutor:
         self._moved = MovedBytes(lambda chunk: self._ledger.info(chunk).size_bytes, self._immutable_share)
         self._resources = resources
         self._offer_told = 0
-        # Decision of each policy that waits until its earlier one is in the log, by the policy's name.
-        self._held: dict[str, events.Proposal] = {}
+        self.policy_events = PolicyEvents(log, lambda text: self.log(effects.Log(text=text)))
 
     # What the log says.
 
@@ -134,9 +134,12 @@ class EffectExecutor:
             dispatch(effect, self)
         if isinstance(event, events.InventoryReported):
             self._say_round_formed()
+        if isinstance(event, events.Proposal):
+            self.policy_events.folded(event, folded.entry)
 
     def begin_life(self) -> None:
         """A new incarnation folds the log from its beginning."""
+        self.policy_events.lose(f"{self.node}, where it was made, was declared dead")
         self._met_round = self._offer_told = 0
         self._is_return = True
         self._pace.forget()
@@ -242,8 +245,7 @@ class EffectExecutor:
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()
-        for held in list(self._held.values()):  # a boundary is over: their policies' earlier ones may be in the log
-            self.proposed(self._held.pop(held.policy))
+        self.policy_events.iteration_begins()
         self._tell_offer(log.members)
 
     def _tell_offer(self, members: Sequence[NodeId]) -> None:
@@ -276,7 +278,7 @@ class EffectExecutor:
         """Leave, when it is this node that owns nothing any more."""
         self._events.write("released", who=effect.node)
         if effect.node == self.node:
-            self._refuse_held(f"{self.node}, where it was made, has left")
+            self.policy_events.lose(f"{self.node}, where it was made, has left")
             self._host.released()
 
     def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
@@ -301,7 +303,7 @@ class EffectExecutor:
 
     def finish_job(self, effect: effects.FinishJob) -> None:
         """Tell the task what it has in the end, and with which model the job is over."""
-        self._refuse_held(OVER)
+        self.policy_events.end()
         self._events.write("finished", reason=effect.reason)
         if self._resources is not None:
             self._resources.finish(effect.reason, has_failed=effect.reason.startswith(FAILURE))
@@ -392,39 +394,18 @@ class EffectExecutor:
             size_bytes=message.size_bytes,
             duration_ms=round(1e3 * message.duration_s, 3),
         )
-        self._log.append(events.CheckpointSaved(**dataclasses.asdict(message)))
+        if message.has_policies:
+            self.policy_events.saved(
+                events.CheckpointSaved(
+                    iteration=message.iteration, size_bytes=message.size_bytes, duration_s=message.duration_s
+                )
+            )
 
     def iteration_broke(self, message: control.IterationBroke) -> None:
         """The task could not merge an iteration."""
         self._pace.waits(message.round, message.iteration)
         self._write_ledger(message.ledger)
         self._break(message.round, message.reason)
-
-    def proposed(self, proposal: control.Proposal) -> None:
-        """A policy has decided. A decision that the log would refuse is patient, so it costs no node a boundary. Of a
-        policy at most two are on their way, a patient one and another; its newest stands for those that wait here."""
-        if (held := self._held.pop(proposal.policy, None)) is not None:
-            proposal = dataclasses.replace(proposal, replaced=proposal.replaced + held.replaced + 1)
-        is_patient = self._log.scheduler.flaw_of(proposal) is not None
-        if self._log.scheduler.state is State.FINISHED:
-            self._refuse([proposal], OVER)
-        elif any(said.is_patient <= is_patient for said in self._on_their_way() if said.policy == proposal.policy):
-            self._held[proposal.policy] = proposal
-        else:
-            self._log.append(dataclasses.replace(proposal, is_patient=is_patient))
-
-    def _on_their_way(self) -> list[events.Proposal]:
-        return [said for said in self._log.snapshot().proposed if isinstance(said, events.Proposal)]
-
-    def _refuse_held(self, flaw: str) -> None:
-        """Write down what comes to nothing, because the log takes no decision of this node any more."""
-        self._refuse((*self._on_their_way(), *self._held.values()), flaw)
-        self._held.clear()
-
-    def _refuse(self, proposals: Sequence[events.Proposal], flaw: str) -> None:
-        for proposal in proposals:
-            for text in refused_texts(proposal, flaw):
-                self.log(effects.Log(text=text))
 
     def task_died(self) -> None:
         """The task is gone; what it was in cannot end."""

@@ -29,6 +29,7 @@ class LogSnapshot:
     is_live: bool  # this incarnation has joined: orders to its node are its own
     is_awaiting: bool  # the task of this node is in the iteration in flight, and its end will be told
     proposed: tuple[Event, ...]  # events of this node that have no place in the log yet, in their order
+    seen: int  # number of the last event of this incarnation that has its place; 0 for none
 
 
 class LogSubscriber(Protocol):

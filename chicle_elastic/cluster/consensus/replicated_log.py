@@ -124,6 +124,7 @@ class ReplicatedLog:
             is_live=own.is_live,
             is_awaiting=own.is_awaiting,
             proposed=tuple(proposal.event for proposal in own.outbox),
+            seen=log.seen(self._replica.life),
         )
 
     # For the agent's membership, which finds the others and asks the store.

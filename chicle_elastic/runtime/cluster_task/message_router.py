@@ -5,13 +5,13 @@ forwards it.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.control.messages import Deliver, UserMessage
 from chicle_elastic.runtime.training.uni_task import EVERYONE, TRAINER, Mailboxes, require_json
-from chicle_elastic.values import POLICY_PREFIX, Message
+from chicle_elastic.values import POLICY_PREFIX, AddressedMessage, Message
 
 
 class MessageRouter:
@@ -40,6 +40,10 @@ class MessageRouter:
         for party in self._parties_here(message.to):
             if party != message.sender:
                 self._mailboxes.post(message.sender, party, json.loads(message.payload))
+
+    def deliver_of_policies(self, messages: Sequence[AddressedMessage], iteration: int) -> None:
+        """Deliver the messages of policies that an iteration brings, as `Mailboxes.deliver` does."""
+        self._mailboxes.deliver(messages, iteration, self._parties_here(EVERYONE))
 
     def take(self, name: str) -> Message | None:
         """The oldest message for a party, or None."""

@@ -26,7 +26,6 @@ The model keeps its address in memory from the first to the last round.
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import signal
@@ -237,7 +236,12 @@ class ClusterTask:
 
     def _report_saved(self, iteration: int, size_bytes: int, duration_s: float) -> None:
         with contextlib.suppress(ConnectionError):
-            self._control.send(control.Saved(iteration=iteration, size_bytes=size_bytes, duration_s=duration_s))
+            has_policies = bool(self._policy_runner)
+            self._control.send(
+                control.Saved(
+                    iteration=iteration, size_bytes=size_bytes, duration_s=duration_s, has_policies=has_policies
+                )
+            )
 
     # Orders.
 
@@ -444,9 +448,8 @@ class ClusterTask:
 
     def _learn(self, order: control.Iterate) -> None:
         """Take what policies have sent and remembered, and what happened."""
-        for message in order.messages:
-            payload = json.dumps(message.payload)
-            self._message_router.deliver(control.Deliver(sender=message.sender, to=message.to, payload=payload))
+        if order.messages:
+            self._message_router.deliver_of_policies(order.messages, order.iteration)
         self._memories.update(order.memories)
         self._recent.begin(order.iteration, order.happened)
 

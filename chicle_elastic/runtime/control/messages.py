@@ -52,7 +52,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 16  # of this list of messages; raised with every change of it
+VERSION = 17  # of this list of messages; raised with every change of it
 
 
 # Values inside of messages.
@@ -197,6 +197,7 @@ class Saved:
     iteration: int  # last merged iteration in it
     size_bytes: int  # of all its files
     duration_s: float  # from the boundary to its end; training went on meanwhile
+    has_policies: bool  # some policy may want to know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -361,8 +361,8 @@ class VirtualCluster:
         now_s, job = self.clock.now_s, self.scenario.job
         if self.work.history:
             self._stalls_s[effect.iteration] = now_s - self._iteration_ended_s
-        for message in effect.messages:
-            self.work.mailboxes.deliver(message)
+        if effect.messages:
+            self.work.mailboxes.deliver(effect.messages, effect.iteration)
         rows = {name: self._nodes[name].num_rows for name in self._members if self._nodes[name].num_chunks}
         samples = dict(self.work.begin(effect, rows))
         seconds = {}

@@ -3,6 +3,7 @@
 It is the same object in process and in the task process of a node; it knows no sockets and no scheduler.
 """
 
+import copy
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Mailboxes:
 
     def __init__(self, policies: Iterable[str] = ()) -> None:
         self._boxes: dict[str, deque[Message]] = {TRAINER: deque()}
+        self._delivered: dict[str, int] = {}  # iteration that last brought messages of policies, by party
         for name in policies:
             self.add(f"{POLICY_PREFIX}{name}")
 
@@ -39,6 +41,7 @@ class Mailboxes:
     def remove(self, name: str) -> None:
         """Remove a mailbox; its messages are lost, as those of a node that leaves."""
         self._boxes.pop(name, None)
+        self._delivered.pop(name, None)
 
     def post(self, sender: str, to: str, payload: Any) -> None:
         """Deliver a message. Raises UsageError when the payload is not made of JSON values, or there is no such
@@ -55,10 +58,21 @@ class Mailboxes:
         for receiver in receivers:
             self._boxes[receiver].append(Message(sender=sender, payload=payload))
 
-    def deliver(self, message: AddressedMessage) -> None:
-        """Deliver a message of a policy; to a party that has left it comes no more."""
-        if message.to == EVERYONE or message.to in self._boxes:
-            self.post(message.sender, message.to, message.payload)
+    def deliver(
+        self, messages: Iterable[AddressedMessage], iteration: int, parties: Iterable[str] | None = None
+    ) -> None:
+        """Deliver the messages of policies that come with an iteration, each party's once: an iteration that was
+        aborted begins again with them. To a party that has left they come no more.
+
+        Args:
+            parties: Those that are here; all by default.
+        """
+        for name in list(self._boxes) if parties is None else parties:
+            if self._delivered.get(name) != iteration:
+                self._delivered[name] = iteration
+                for message in messages:
+                    if message.to in (EVERYONE, name) and message.sender != name:
+                        self._boxes[name].append(Message(sender=message.sender, payload=copy.deepcopy(message.payload)))
 
     def take(self, name: str) -> Message | None:
         """The oldest message of a party, or None."""

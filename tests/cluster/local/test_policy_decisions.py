@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chicle_elastic import CheckpointSettings
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.monitoring.records import IterationRecord
 from tests.cluster.local.local_trainers import Asker, Counter, TunedCocoa
@@ -37,8 +38,7 @@ def test_every_decision_of_every_policy_has_its_line(tmp_path: Path, count: int)
     with LocalCluster(2, log_dir=tmp_path / "logs") as cluster:
         job = make_job(TunedCocoa(C=0.1, tol=0.0), max_iterations=10**6, policies=policies, on_iteration=is_over)
         history = cluster.run(job).history
-    lines = [json.loads(line) for line in (tmp_path / "logs/n0.events.jsonl").read_text().splitlines()]
-    texts = [line["text"] for line in lines if line["kind"] == "log"]
+    texts = texts_of(tmp_path / "logs")
     found = {policy.title: outcomes(policy.title, texts) for policy in policies}
     assert {title: sum(parts) for title, parts in found.items()} == dict.fromkeys(found, most), found
     in_record = [event for record in history for event in record.events]
@@ -47,6 +47,28 @@ def test_every_decision_of_every_policy_has_its_line(tmp_path: Path, count: int)
     if count > 1:
         carried_out, _, _ = found["p1"]
         assert carried_out >= most // 4, "the slow one has its way beside one that moves chunks all the time"
+
+
+@pytest.mark.parametrize("wish", ["same", "memory"])
+def test_decisions_on_their_way_when_the_job_ends_by_itself_have_their_lines(tmp_path: Path, wish: str) -> None:
+    """Of every policy one is: each speaks whenever it is asked, and the last iteration is one like the others."""
+    told = tmp_path / "told"
+    told.mkdir()
+    policies = tuple(Asker(title=f"p{number}", wish=wish, folder=str(told), most=10**6) for number in range(3))
+    folder = tmp_path / "checkpoints"
+    checkpoint = CheckpointSettings(folder=str(folder), every_iterations=1)
+    with LocalCluster(1, log_dir=tmp_path / "logs") as cluster:
+        cluster.run(make_job(TunedCocoa(C=0.1, tol=0.0), max_iterations=60, policies=policies, checkpoint=checkpoint))
+    texts = texts_of(tmp_path / "logs")
+    decided = {policy.title: (told / policy.title).stat().st_size for policy in policies}
+    assert {title: sum(outcomes(title, texts)) for title in decided} == decided
+    assert not [text for text in texts if text.startswith("CheckpointSaved")]
+
+
+def texts_of(logs: Path) -> list[str]:
+    """The lines of n0."""
+    lines = [json.loads(line) for line in (logs / "n0.events.jsonl").read_text().splitlines()]
+    return [line["text"] for line in lines if line["kind"] == "log"]
 
 
 def outcomes(title: str, texts: list[str]) -> tuple[int, int, int]:
