@@ -129,6 +129,27 @@ class LateSource(ArraySource):
         return super().load(chunk_id, state)
 
 
+class PatientSource(ArraySource):
+    """Its first chunk is there when the nodes are."""
+
+    cluster: LocalCluster
+
+    def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
+        """The chunk, the first one when two agents run."""
+        end_s = time.monotonic() + timeout_s(20)
+        while chunk_id == 0 and len(self.cluster.members()) < 2:
+            assert time.monotonic() < end_s, "no node is started before the data is staged"
+        return super().load(chunk_id, state)
+
+
+def test_nodes_start_while_data_is_staged(cluster: LocalCluster) -> None:
+    """Their start is no part of the way of the data."""
+    X, y = breast_cancer()
+    source = PatientSource(X, y.astype(np.int32), max_tasks=4)
+    source.cluster = cluster
+    assert cluster.run(Job(trainer=LinearTrainer(C=0.1), source=source, max_iterations=500)).certificate is not None
+
+
 def test_times_of_records_are_those_of_the_clock_of_the_caller(cluster: LocalCluster) -> None:
     """They count from the call, and an iteration ends with its slowest node: never more than has passed, nor less than
     was slept."""
