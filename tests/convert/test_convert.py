@@ -11,8 +11,9 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from chicle_elastic.chunks import convert_labels
 from chicle_elastic.chunks.convert import ConvertOptions, Step, convert
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.chunks.readers.base import ReadOptions
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
+from chicle_elastic.chunks.readers.checks import checked_rows
+from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.errors import ChicleError, DataError, UsageError
 from tests.convert.inputs import read_back, write_text
 from tests.real_data import real_data
@@ -310,6 +311,18 @@ def test_a_value_that_is_no_byte_is_refused_for_uint8(tmp_path: Path, value: flo
         converted([path], tmp_path / "out", dtype="uint8")
     path = write_csv(tmp_path / "a.csv", np.array([[255.0, 0.0]]), np.arange(1))
     np.testing.assert_array_equal(read_back(converted([path], tmp_path / "out", dtype="uint8")).X, [[255, 0]])
+
+
+def test_rows_of_a_slice_start_at_entry_0(tmp_path: Path) -> None:
+    """What is handed to the writer does not depend on how the reader sliced it."""
+    rows = CsrRows(np.array([1, 2, 2, 4]), np.array([0, 3, 4, 7], dtype=np.int32), np.array([np.nan, 1, 2, 5]), 8)
+    origin = Origin(path=tmp_path, unit="line", numbers=[11, 12, 15], first_column=2)
+    csr = checked_rows(Block(rows=rows, targets=np.zeros(3), weights=None, origin=origin, bytes_read=0), "float32")
+    assert isinstance(csr, CsrRows)
+    np.testing.assert_array_equal(csr.indptr, [0, 1, 1, 3])
+    np.testing.assert_array_equal(
+        csr.to_scipy().toarray(), [[0, 0, 0, 1, 0, 0, 0, 0], [0] * 8, [0, 0, 0, 0, 2, 0, 0, 5]]
+    )
 
 
 def test_sparse_rows_cannot_be_bytes(tmp_path: Path) -> None:
