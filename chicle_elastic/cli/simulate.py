@@ -135,8 +135,12 @@ def _real_work(path: Path, scenario: "Scenario") -> "Callable[[VirtualClock], Wo
     source = ChunkFolder(path.parent / data.folder)
     trainer: Trainer = LinearTrainer(loss=data.loss, C=data.C, tol=data.tol)
     if data.trainer:
+        words = f"{path}: data.trainer {data.trainer}"
+        kind = own_class(data.trainer, words)
+        if not isinstance(kind, type) or not issubclass(kind, Trainer):
+            raise UsageError(f"{words}: it is no class of trainers; derive it from chicle_elastic.Trainer")
         try:
-            trainer = own_class(data.trainer, f"{path}: data.trainer {data.trainer}")(**data.parameters)
+            trainer = kind(**data.parameters)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{path}: data.parameters: {data.trainer} is not made with these: {error}") from error
     job = Job(trainer=trainer, source=source, max_iterations=scenario.job.iterations, seed=scenario.seed)

@@ -101,7 +101,7 @@ def imported(name: str, words: str) -> Any:
     module, _, path = name.partition(":")
     try:
         return functools.reduce(getattr, path.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the module is code of the user, and may not even be Python
         raise UsageError(
             f"{words} cannot be imported here ({error}); write package.module:Name, which every node can import"
         ) from error

@@ -65,9 +65,13 @@ def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> N
                 f"{format_size(free_bytes)} left; make room there, or choose another folder that all nodes see"
             )
         folder.mkdir(mode=0o700)
-        for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        (folder / FIT_NAME).write_text(text)
+        try:
+            for name, array in arrays.items():
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            (folder / FIT_NAME).write_text(text)
+        except BaseException:  # the disk has filled since, or Ctrl-C
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     except OSError as error:
         raise UsageError(
             f"the data of the fit cannot be written to {folder} ({error.strerror or error}); make room there, or "

@@ -187,6 +187,49 @@ def test_what_cannot_be_is_a_fault_of_usage(
     assert message in capsys.readouterr().err
 
 
+FAULTY = """
+from dataclasses import dataclass
+
+@dataclass
+class Nameless:
+    def decide(self, observations):
+        return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere:Mine", "cannot be imported here (No module named 'nowhere')"),
+        ("MODULE_broken:Mine", "cannot be imported here (invalid syntax"),
+        ("MODULE:Nameless", "it is no class of trainers; derive it from chicle_elastic.Trainer"),
+    ],
+)
+def test_a_class_of_a_user_that_cannot_be_used_is_a_fault_of_usage(
+    path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a trainer, and as a policy: there is one line, which names it."""
+    monkeypatch.chdir(path.parent)
+    module = f"faulty_{path.parent.name}".replace("-", "_").replace("[", "_").replace("]", "_")
+    path.with_name(f"{module}.py").write_text(FAULTY, encoding="utf-8")
+    path.with_name(f"{module}_broken.py").write_text("this is no Python", encoding="utf-8")
+    name = name.replace("MODULE", module)
+    np.savez(path.with_name("data.npz"), X=np.arange(3000.0).reshape(600, 5), y=np.arange(600) % 2)
+    assert main(["convert", str(path.with_name("data.npz")), "chunks", "--chunk-bytes", "4096"]) == 0
+    plain = path.read_text()
+    path.write_text(plain + f'[data]\nfolder = "chunks"\ntrainer = "{name}"\n', encoding="utf-8")
+    capsys.readouterr()
+    assert main(["simulate", str(path), "--work", "real"]) == 2
+    told = capsys.readouterr().err
+    assert f"{path}: data.trainer {name}" in told
+    assert message in told
+    path.write_text(plain, encoding="utf-8")
+    assert main(["simulate", str(path), "--policies", name]) == 2
+    told = capsys.readouterr().err
+    assert f"policy {name}" in told
+    assert (message if "imported" in message else "it is no policy") in told
+
+
 def test_policies_of_a_scenario_are_named_with_their_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And a scenario that is not there, too."""
     path.write_text(SMALL.replace("chunks", 'policies = ["Balance"]\nchunks'), encoding="utf-8")

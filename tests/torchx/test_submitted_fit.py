@@ -1,6 +1,7 @@
 """Estimators that are fitted by the tasks of a job, which see a folder and nothing else; no TorchX is needed."""
 
 import json
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -225,6 +226,22 @@ print(os.listdir("disk"))
     said, left = run.stdout.splitlines()
     assert "takes 3.2 MiB, and disk has 2.0 MiB left" in said
     assert left == "[]"
+
+
+def test_nothing_is_left_of_data_when_the_disk_fills_meanwhile(tmp_path: Path) -> None:
+    """The check before has found room; a limit of the size of files stands for the disk. Another folder is kept."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(UsageError, match="cannot be written to"):
+            stage(ChicleSVM(), np.zeros((40_000, 10)), np.arange(40_000) % 2, None, tmp_path / "fit")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "fit").mkdir()
+    with pytest.raises(UsageError, match="cannot be written to"):
+        stage(ChicleSVM(), np.zeros((40, 10)), np.arange(40) % 2, None, tmp_path / "fit")
+    assert (tmp_path / "fit").is_dir()
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._clients: set[Connection] = set()
         self._waiting: deque[tuple[Connection, Received]] = deque()
+        self._staged: set[Connection] = set()  # clients whose data was there before their jobs could start
         self._run: JobRun | None = None
         self._num_nodes: int | None = None  # when a client has scaled the cluster
         self._end_by_s: float | None = None
@@ -174,6 +175,10 @@ class ForkServer:
             line.send("scaled")
         elif said.kind == "members":
             line.send("members", members=[] if self._run is None else self._run.members())
+        elif said.kind == "staged" and run is not None:
+            run.staged()
+        elif said.kind == "staged":
+            self._staged.add(line)
         elif said.kind == "stop" and run is not None:
             run.stop(fields_of(said, reason=str)["reason"])
         elif said.kind == "over" and run is not None:
@@ -185,6 +190,7 @@ class ForkServer:
     def _hang_up(self, line: Connection) -> None:
         self._forget(line)
         self._clients.discard(line)
+        self._staged.discard(line)
         for waiting in [waiting for waiting in self._waiting if waiting[0] is line]:
             self._waiting.remove(waiting)
             for fd in waiting[1].fds:
@@ -232,6 +238,8 @@ class ForkServer:
             _tell_over(client, str(error))
             return
         self._run = run
+        if client in self._staged:
+            run.staged()
         try:
             run.start()
         except OSError as error:  # no process or memory to be had

@@ -94,7 +94,7 @@ class JobRun:
         self._managed = ManagedNodes(self._manager)
         self.num_nodes = num_nodes
         self.turn_s = math.inf if schedule is None else SCHEDULE_TURN_S
-        self._began_s = time.monotonic()
+        self._staged_s: float | None = None  # when its data was there: then the clock of the schedule starts
         self._request = self._num_offers = 0
         self._offer = ResourceOffer()
         self._has_begun = False
@@ -117,9 +117,12 @@ class JobRun:
 
     def start(self) -> None:
         """Start the nodes."""
-        self._began_s = time.monotonic()
         self.ask_manager()
         self._has_begun = True
+
+    def staged(self) -> None:
+        """The data is there, and nodes can take part: the schedule, which stood at second 0, begins."""
+        self._staged_s = time.monotonic()
 
     def scale(self, num_nodes: int) -> None:
         """Start nodes, or tell the newest to leave, until there are as many as this; whatever the job has requested."""
@@ -134,7 +137,8 @@ class JobRun:
         if self._is_ending or self._is_finished:
             return
         staying = [NodeId(node.name) for node in self._nodes if not node.is_dismissed]
-        news = self._managed.poll(time.monotonic() - self._began_s, staying)
+        elapsed_s = 0.0 if self._staged_s is None else time.monotonic() - self._staged_s
+        news = self._managed.poll(elapsed_s, staying)
         for revoked in news.revoked:
             for node in self._nodes:
                 if node.name == revoked.node:

@@ -174,6 +174,8 @@ class LocalCluster:
                 server.send("run", fds=(file.fd,), **settings)
             file.fill()  # while the nodes start
             file.close()
+            with contextlib.suppress(ConnectionError):
+                server.send("staged")
             return Driver(server, job, start, partial(how_ended, self.address)).run()
 
     def scale(self, nodes: int) -> None:

@@ -56,8 +56,12 @@ def _policy(text: str) -> Policy:
             )
         name = f"{name}:{path}"
         kind = own_class(name, f"policy {name}")
-        if not dataclasses.is_dataclass(kind) or not callable(getattr(kind, "decide", None)):
-            raise UsageError(f"policy {name}: it is no policy, which is a dataclass with decide(observations)")
+        is_policy = callable(getattr(kind, "decide", None)) and hasattr(kind, "name")
+        if not isinstance(kind, type) or not dataclasses.is_dataclass(kind) or not is_policy:
+            raise UsageError(
+                f"policy {name}: it is no policy, which is a dataclass with decide(observations) and a name; derive it "
+                "from chicle_elastic.Policy"
+            )
     values = {}
     for item in given.split(",") if given else ():
         field, equals, value = item.partition("=")

@@ -1,5 +1,6 @@
 """Where and when a job is saved."""
 
+import os
 from dataclasses import dataclass
 
 from chicle_elastic.errors import UsageError
@@ -28,6 +29,7 @@ class CheckpointSettings:
     keep: int = 2
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", os.fspath(self.folder))  # a Path is as good, and cannot be sent to a node
         if self.every_iterations < 0 or not 0 <= self.every_s < float("inf") or self.keep < 1 or not self.folder:
             raise UsageError(
                 f"{self} is invalid: give a folder, every_iterations >= 0, every_s >= 0 and finite, and keep >= 1"

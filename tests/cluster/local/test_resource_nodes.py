@@ -2,16 +2,20 @@
 
 import os
 import signal
+import threading
 import time
 
 import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Chunk, StateSpec
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.monitoring.records import IterationRecord
-from chicle_elastic.resources.schedule import Schedule
+from chicle_elastic.resources.schedule import Schedule, ScheduleStep
 from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.values import ChunkInfo
 from tests.cluster.local.local_trainers import Steps
 from tests.cluster.train_svm import PacedCocoa
 from tests.solvers.linear_jobs import problem
@@ -113,6 +117,52 @@ def test_nodes_come_and_go_by_a_schedule() -> None:
     assert_complete(outcome, 800)
     assert outcome.history.members.keys() == {"n0", "n1", "n2", "n3"}
     assert {account.owner for account in outcome.ledger} == {"n0", "n1"}
+
+
+STAGING_S = 8.0
+
+
+class SlowSource:
+    """Rows that come late: when both nodes are there, and the schedule would have taken one away."""
+
+    def __init__(self, source: ArraySource, cluster: LocalCluster) -> None:
+        self.source, self.cluster = source, cluster
+        self.schema, self.copies_rows = source.schema, source.copies_rows
+        self.began_s: float | None = None
+
+    def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
+        """Those of the source."""
+        return self.source.infos(state)
+
+    def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
+        """The chunk, after the wait."""
+        self.began_s = self.began_s or time.monotonic()
+        while time.monotonic() < self.began_s + STAGING_S or len(self.cluster.members()) < 2:
+            threading.Event().wait(0.05)
+        return self.source.load(chunk_id, state)
+
+
+def test_the_clock_of_a_schedule_starts_when_the_data_is_there() -> None:
+    """A node that the schedule takes away later than at second 0 has taken part, however long the staging takes."""
+    data, seen = problem(rows=800), []
+
+    def is_over(record: IterationRecord) -> bool:
+        seen.append(record.num_tasks)
+        return record.num_tasks == 1 and (2 in seen or len(seen) > 500)
+
+    steps = (ScheduleStep(0.0, 2), ScheduleStep(STAGING_S - 3.0, 1))
+    with LocalCluster((1, 2), resources=Schedule(steps), grace_s=1) as cluster:
+        job = Job(
+            trainer=PacedCocoa(C=0.1, tol=0.0, min_s=0.02),
+            source=SlowSource(ArraySource(data.X, data.y, max_tasks=2), cluster),
+            max_iterations=MANY,
+            on_iteration=is_over,
+            policies=(),
+        )
+        outcome = cluster.run(job)
+    assert 2 in seen
+    assert seen[-1] == 1
+    assert_complete(outcome, 800)
 
 
 @pytest.mark.parametrize(

@@ -512,6 +512,13 @@ def test_by_seconds_one_is_due_when_the_next_interval_has_begun() -> None:
     assert due == [10.1, 35.0, 40.0]
 
 
+def test_the_folder_of_checkpoints_may_be_a_path(tmp_path: Path) -> None:
+    """It is text in the settings, which travel to nodes as JSON."""
+    folder: Any = tmp_path
+    settings = CheckpointSettings(folder=folder)
+    assert json.loads(json.dumps(dataclasses.asdict(settings)))["folder"] == str(tmp_path)
+
+
 def test_settings_that_cannot_be_are_refused() -> None:
     """With all their values."""
     for wrong in ({"every_iterations": -1}, {"every_s": -1.0}, {"every_s": float("inf")}, {"keep": 0}):
