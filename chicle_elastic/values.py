@@ -148,7 +148,8 @@ class Observations:
             `used_bytes` where they are; no decision can move them until they have arrived.
         price: What a second of a node costs now, in units of the resource manager; None where it does not say.
         happened: What happened before the last iterations, oldest first; a task that has joined lately knows less.
-        messages: What tasks, the trainer and other policies have sent to this policy since it was asked last.
+        messages: What tasks, the trainer and other policies have sent to this policy since it was asked last, the
+            newest 4,096 of it.
         memory: What this policy has remembered (`Remember`); None where it has nothing.
         policies: Names of the job's policies, in their order.
     """
@@ -298,7 +299,9 @@ class Proposal:
     round: int  # round whose observations it saw
     actions: tuple[PolicyAction, ...]  # of the decision
     reason: str  # in words, for the log
-    iteration: int | None = None  # last iteration that it saw; no chunk may have moved since. None is not judged
+    iteration: int | None = (
+        None  # last iteration that it saw; its own moves and memory may be younger. None is not judged
+    )
     place: int = 0  # of the policy among those of the job, from 0: where two want different things, the first one wins
     replaced: int = 0  # earlier decisions of the policy that it stands for as well: the log had taken none of them
     # the log would refuse it as things stand: it waits for a boundary that comes anyway, and asks for none

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies",
         metavar="SET",
-        help="policies to ask again, as for chicle simulate: Rebalance, package.module:Class",
+        help="policies of a job of one process to ask again, as for chicle simulate: Rebalance, package.module:Class; "
+        "they get no messages, which a recording does not have",
     )
     parser.add_argument(
         "--until", type=int, metavar="N", help="print the scheduler's state after entry N (from 1) of one recording"
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare(path: Path, policies: Sequence[Policy]) -> None:
     replay = Replay(path, policies)
     for step in replay:
-        _require_equal(step)
+        _require_equal(step, policies)
     parts = f" in {replay.num_parts} parts" if replay.num_parts > 1 else ""
     print(f"{path}: {_entries(replay.num_entries)}{parts}, all effects are equal")
     for note in replay.notes:
@@ -69,9 +70,9 @@ def _show(path: Path, until: int, policies: Sequence[Policy]) -> None:
     for step in replay:
         if step.number == until:
             print("\n".join(state_lines(step)))
-            _require_equal(step)
+            _require_equal(step, policies)
             return
-        _require_equal(step)
+        _require_equal(step, policies)
     raise UsageError(f"--until {until}: {path} has {_entries(replay.num_entries)}; the first one is 1")
 
 
@@ -79,9 +80,10 @@ def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
 
 
-def _require_equal(step: Step) -> None:
+def _require_equal(step: Step, policies: Sequence[Policy]) -> None:
     if step.difference is not None:
-        raise ProtocolError(difference_text(step))
+        hint = "; a policy that is asked again gets no messages: where one reads any, leave out --policies"
+        raise ProtocolError(difference_text(step) + (hint if policies else ""))
 
 
 def state_lines(step: Step) -> Iterator[str]:

@@ -125,6 +125,12 @@ class Replay:
         names = tuple(policy.name for policy in self._policies)
         self._answering = ()
         if header.policies != names:
+            if names and not header.policies:
+                raise ProtocolError(
+                    f"replay was given {', '.join(names)}, and the scheduler of this job asked no policies: those of a "
+                    "cluster run in its tasks and cannot be asked again, but their decisions are in the recording; "
+                    "leave out --policies"
+                )
             if names:
                 raise ProtocolError(f"the job had the policies {header.policies}, and replay was given {names}")
             self._answering = tuple(_AnsweringPolicy(name) for name in header.policies)

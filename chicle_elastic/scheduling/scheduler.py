@@ -142,6 +142,11 @@ class Scheduler:
         return start_nodes or self.settings.min_nodes
 
     @property
+    def under_notice(self) -> tuple[NodeId, ...]:
+        """Nodes that are to leave and are still here."""
+        return tuple(node for node, member in self._members.present.items() if member.is_leaving or member.is_departing)
+
+    @property
     def is_short_of_nodes(self) -> bool:
         """Whether nothing goes on because too few nodes are here."""
         return self.state in (State.WAITING, State.PAUSED) and len(self._members.staying) < self.needed_nodes

@@ -166,7 +166,12 @@ def test_a_trainer_and_policies_of_a_user_by_their_import_path(
     assert main(["replay", recording, "--policies", f"{module}:Shift:keep=2"]) == 0
     assert "all effects are equal" in capsys.readouterr().out
     assert main(["replay", recording, "--policies", f"{module}:Shift:keep=1000"]) == 1
-    assert "effect" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "effect" in told
+    assert "leave out --policies" in told
+    of_a_cluster = Path(__file__).parents[1] / "recordings/chaos-svm.recording.jsonl.gz"
+    assert main(["replay", str(of_a_cluster), "--policies", "Rebalance"]) == 1
+    assert "leave out --policies" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

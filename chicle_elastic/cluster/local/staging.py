@@ -38,7 +38,7 @@ REMEDY = "convert the data to a chunk folder, which is read in place, or train o
 class StagedFile(Closing):
     """A shared memory file while it is written. A context manager that closes this process's descriptor.
 
-    Its readers may have the descriptor before `fill`, and wait for the seal.
+    Its readers may have the descriptor before `fill`, and refuse the file until that has sealed it.
     """
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ def open_array(described: Mapping[str, Any], memory: Array) -> Array:
 
 def require_sealed(fd: int) -> None:
     """Refuse a file that any process could still change, or that another user has made. Raises UsageError when it is no
-    memory file that `StagedFile.seal` has sealed."""
+    memory file that `StagedFile.fill` has sealed."""
     import fcntl  # not on Windows
 
     try:

@@ -125,6 +125,8 @@ class _Reader:
         for node, held in ledger.node_chunks.items():
             if not (isinstance(step.line.event, events.NodeJoined) and step.line.event.node == node):
                 self._join(events.NodeJoined(node=node, capacity_bytes=held.capacity_bytes))
+                if node in step.scheduler.under_notice:
+                    self._node(node).noticed_s = self._now_s
 
     def result(self) -> RecordedJob:
         """The scenario, once all entries are known."""

@@ -164,6 +164,18 @@ def test_a_recording_that_begins_with_a_snapshot_is_the_rest_of_its_job(tmp_path
     assert simulated(late, late.scenario).time_s == pytest.approx(late.result.time_s, rel=0.2)
 
 
+def test_a_notice_before_a_recording_begins_is_known(tmp_path: Path) -> None:
+    """The node leaves in the simulation, too."""
+    lines = gzip.decompress(A.read_bytes()).decode().splitlines(keepends=True)
+    path = tmp_path / "late.recording.jsonl"
+    step = next(step for step in Replay(lines) if isinstance(step.line.event, events.LeaveNoticed))
+    header = header_text(step.scheduler, length=step.index, state=state_of(step.scheduler), why="joined late")
+    path.write_bytes(header + "".join(lines[int(step.where.rpartition(":")[2]) :]).encode())
+    assert isinstance(step.line.event, events.LeaveNoticed)
+    notices = {node.name: node.notice_s for node in read_recording(path).scenario.nodes}
+    assert notices[str(step.line.event.node)] is not None
+
+
 def test_a_trimmed_mean_leaves_the_tails_out() -> None:
     """A twentieth at each end, of twenty values or more."""
     assert trimmed_mean([1.0, 2.0, 6.0]) == 3.0
