@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, require_number, require_reports
-from chicle_elastic.policies.pace import totals_of_iterations
+from chicle_elastic.policies.pace import settled, totals_of_iterations
 
 MEDIAN_ERROR = 1.2533  # standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)
 MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
@@ -93,7 +93,9 @@ class Rebalance(Policy):
         seen = {node: known for node in observations.num_chunks if (known := self._seen(node, counted, observations))}
         if len(seen) < 2:
             return None
-        scatter, part = self._scatter(seen.values()), min(1.0, usual / sum(observations.samples.values()))
+        # Before most nodes were lost, those that are left processed a part of what they do now.
+        present = totals[: settled(observations)] or totals
+        scatter, part = self._scatter(seen.values()), min(1.0, median(present) / sum(observations.samples.values()))
         tasks = [self._judge(node, sample_s, scatter, part, observations) for node, sample_s in seen.items()]
         tasks.sort(key=lambda task: task.time_s)
         fastest, slowest = tasks[0], tasks[-1]

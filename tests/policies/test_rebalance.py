@@ -200,6 +200,20 @@ def test_nobody_is_left_without_chunks():
     assert speeds(100.0, 1.0, chunks_per_node=4).run(30).counts["n0"] == 1
 
 
+def test_iterations_of_nodes_that_were_lost_say_nothing_of_the_time_of_one():
+    """Six of eight nodes were lost four iterations ago: those that are left process four times the rows since."""
+    reports = {
+        NodeId(node): tuple(TaskReport(samples=count, duration_s=count * cost) for count in [100] * 6 + [400] * 4)
+        for node, cost in (("a", 1e-4), ("b", 2e-4))
+    }
+    samples = dict.fromkeys(reports, 400)
+    decision = Rebalance(min_iteration_s=0.05).decide(
+        observe({"a": 40, "b": 40}, {"a": 1.0, "b": 1.0}, reports=reports, samples=samples)
+    )
+    assert decision is not None, "an iteration takes 0.08 s"
+    assert "80 ms" in decision.reason
+
+
 def test_few_reports_are_no_reason():
     """A node that has just come is not judged, and the others are not judged by it."""
     seen = observe({"n0": 8, "n1": 8}, {"n0": 2.0, "n1": 1.0})
