@@ -27,7 +27,7 @@ from scipy.special import logsumexp, xlogy
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.simulate.result import SimulationResult
-from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, SimulatedNode
+from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, SimulatedNetwork, SimulatedNode
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 from chicle_elastic.runtime.simulate.work import Real
 from chicle_elastic.runtime.training.job import Job
@@ -53,6 +53,7 @@ COPIES = {"hinge": 24, "epsilon-insensitive": 24, "squared hinge, l1": 12}
 the last digit of each value. What a kernel of BLAS rounds otherwise changes such a run as much: 28 to 48 iterations on
 five kernels, 26 to 48 of 60 copies."""
 STEADY, JOINS, LEAVES, DIES = (SimulatedNode(name=name) for name in ("steady", "joins", "leaves", "dies"))
+NETWORK = SimulatedNetwork()
 AMID = 1.5
 """Seconds at which something happens: amid the second iteration, each of which takes a second."""
 
@@ -127,12 +128,15 @@ class Run:
         source = ArraySource(X, y, max_tasks=5, chunk_bytes=1024, seed=1)
         return Job(trainer=trainer, source=source, max_iterations=MOST_ITERATIONS, seed=2)
 
-    def result(self, tol: float) -> tuple[SimulationResult, Array]:
+    def result(
+        self, tol: float, *, nodes: tuple[SimulatedNode, ...] | None = None, network: SimulatedNetwork = NETWORK
+    ) -> tuple[SimulationResult, Array]:
         """Run it; return its result, and its model, shape (outputs, num_features + 1)."""
         job = self.job(tol)
         simulated = SimulatedJob(iterations=MOST_ITERATIONS, row_s=1e-9, iteration_s=1.0)
         cluster = VirtualCluster(
-            Scenario(nodes=NODES[self.nodes], job=simulated), make_work=lambda clock: Real(job, clock)
+            Scenario(nodes=nodes or NODES[self.nodes], job=simulated, network=network),
+            make_work=lambda clock: Real(job, clock),
         )
         most = FEW_VALUES if self.layout == "wide" else 0  # narrow rows stand for many
         with mock.patch.object(methods, "FEW_VALUES", most):

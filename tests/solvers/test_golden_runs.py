@@ -6,8 +6,9 @@ import json
 import pytest
 
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.simulate.scenario import SimulatedNetwork
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from tests.solvers.golden_runs import COPIES, FILE, LAYOUTS, NODES, TRAINERS, Run, cells, objective
+from tests.solvers.golden_runs import COPIES, DIES, FILE, LAYOUTS, NODES, STEADY, TRAINERS, Run, cells, objective
 
 GOLDEN = json.loads(FILE.read_text())
 EVERY_DAY = ("1", "crash")
@@ -37,6 +38,18 @@ def test_a_run_comes_to_the_optimum_in_as_many_iterations(trainer, layout, nodes
         counts = {"join": {1, 3}, "leave": {2, 3}, "crash": {2, 3}}
         assert set(result.history.column("num_tasks").tolist()) == (counts[nodes] if nodes in counts else {int(nodes)})
         assert (result.aborted > 0) == (nodes == "crash")
+
+
+@pytest.mark.parametrize("dies_s", [1.9, 2.5, 4.2, 4.9])
+@pytest.mark.parametrize("trainer", ["poisson", "huber", "squared epsilon-insensitive"])
+def test_rows_that_are_away_for_iterations_are_gathered_when_they_are_back(trainer, dies_s):
+    """Few wide rows, of which those of a lost node are read so slowly that passes go by without them."""
+    nodes = dataclasses.replace(STEADY, count=2), dataclasses.replace(DIES, dies_s=dies_s)
+    for rate in (1e4, 1e5):
+        run = Run(trainer=trainer, layout="wide", nodes="3")
+        result, model = run.result(1e-5, nodes=nodes, network=SimulatedNetwork(load_bytes_per_s=rate))
+        assert result.history[-1].figures["duality_gap"] <= 1e-5
+        assert objective(trainer, "wide", model) <= GOLDEN[f"{trainer}/wide"]["objective"] * (1 + 1e-5 + run.tol)
 
 
 @pytest.mark.parametrize("cell", [cell for cell in cells() if cell[1] in ("dense", "wide")])

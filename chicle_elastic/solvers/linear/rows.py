@@ -103,9 +103,9 @@ class NewtonRows:
                 matrix[part] if begin or matrix.shape[0] > MOST_ROWS else matrix,
             )
 
-    def csr(self) -> Any:
-        """Copy all rows as a CSR array of float64."""
-        which = np.arange(self.num_rows)
+    def csr(self, part: slice = slice(None)) -> Any:
+        """Copy rows as a CSR array of float64."""
+        which = np.arange(self.num_rows)[part]
         return scipy.sparse.csr_array(self.taken(which) if self.is_sparse else self.dense(which))
 
     def squares_sum(self, weights: Array) -> Array:

@@ -18,6 +18,7 @@ from chicle_elastic.solvers.linear.objectives import EPSILON, TINY
 from chicle_elastic.solvers.linear.products import (
     cholesky_factor,
     cholesky_solve,
+    is_sparse_cheaper,
     pack,
     packed_diagonal,
     unpack,
@@ -70,6 +71,8 @@ def rows_solver(X: Any, curvatures: Array, ridge: Array, products: Array | None 
     is_free, roots, last = ridge[-1] == 0, np.sqrt(curvatures), np.zeros(X.shape[0])
     if is_free:
         X, ridge, last = X[:, :-1], ridge[:-1], X[:, -1:].toarray().ravel()
+    if scipy.sparse.issparse(X) and not is_sparse_cheaper(X.nnz / max(X.shape[1], 1), X.shape[0]):
+        X = X.toarray()
     if products is None:
         found = X.multiply(1.0 / ridge).tocsr() @ X.T if scipy.sparse.issparse(X) else (X / ridge) @ X.T
         products = found.toarray() if scipy.sparse.issparse(found) else found

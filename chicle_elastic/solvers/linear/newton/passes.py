@@ -27,6 +27,8 @@ from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.rows import NewtonRows, add_dense
 
+LOOKED_AT = 64  # rows that are counted at once
+
 
 @dataclass(slots=True)
 class _Point:
@@ -136,7 +138,9 @@ class NewtonPasses:
 
     def lengths(self, num_rows: int) -> Array:
         """Return the numbers of values of the rows of the data set, 0 of those elsewhere."""
-        return np.bincount(self._ids, weights=np.diff(self._rows.csr().indptr), minlength=num_rows)
+        few = range(0, self._rows.num_rows, LOOKED_AT)  # a copy of all may be too large to keep
+        found = [np.diff(self._rows.csr(slice(begin, begin + LOOKED_AT)).indptr) for begin in few]
+        return np.bincount(self._ids, weights=np.concatenate(found), minlength=num_rows)
 
     def _gather(
         self,
@@ -144,6 +148,8 @@ class NewtonPasses:
         part: Array,  # OUT: columns, and values
     ) -> None:
         matrix, begins = self._rows.csr(), np.cumsum(lengths) - lengths
+        if not np.array_equal(np.diff(matrix.indptr), lengths[self._ids]):
+            return  # rows came back that the look before has not seen; the trainer looks again
         places = np.repeat(begins[self._ids] - matrix.indptr[:-1], np.diff(matrix.indptr)) + np.arange(matrix.nnz)
         columns, values = np.split(part, 2)
         columns[places], values[places] = matrix.indices, matrix.data

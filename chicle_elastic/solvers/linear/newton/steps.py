@@ -69,6 +69,7 @@ from chicle_elastic.solvers.linear.newton.state import (
 )
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import packed_diagonal
+from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, MULTIPLICATION, ROW_VALUES
 
 FEW = 1e-4  # relative change of the objective that is none, as a share of tol
@@ -129,7 +130,8 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
         return model
     is_first = state.num_rows == 0.0 or state.is_looking
     if not is_first and num_rows != state.num_rows:  # rows were lost or have come back: another objective
-        state.num_rows = 0.0
+        state.num_rows, state.num_refused = 0.0, 0
+        state.lengths, state.columns, state.values = NO_NUMBERS, NO_NUMBERS, NOTHING  # some may be those of no row
         for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
             _restart(state, output, problem, w)
         return model

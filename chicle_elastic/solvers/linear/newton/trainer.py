@@ -18,6 +18,7 @@ from chicle_elastic.solvers.linear.l1.penalty import credible
 from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.methods import (
     CHEAP_PRODUCTS,
+    FEW_VALUES,
     MOST_COLUMNS,
     is_narrow,
     most_block_columns,
@@ -130,7 +131,9 @@ class RegressionTrainer(CertifiedTrainer):
 
     def _has_few_rows(self, schema: DataSchema) -> bool:
         """Say whether wide rows are as few as the columns of narrow ones; a parabola needs one direction alone."""
-        return not (self.loss.is_parabola or is_narrow(schema)) and schema.num_rows <= MOST_COLUMNS
+        num_dense = schema.num_rows * schema.num_features if schema.kind == "dense" else 0
+        is_wide = not (self.loss.is_parabola or is_narrow(schema))
+        return is_wide and schema.num_rows <= MOST_COLUMNS and num_dense <= FEW_VALUES
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
