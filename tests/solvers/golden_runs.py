@@ -34,9 +34,11 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.methods import FEW_VALUES
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, RegressionTrainer
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.race import ITERATION_VALUES
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     Huber,
@@ -139,7 +141,9 @@ class Run:
             make_work=lambda clock: Real(job, clock),
         )
         most = FEW_VALUES if self.layout == "wide" else 0  # narrow rows stand for many
-        with mock.patch.object(methods, "FEW_VALUES", most):
+        # One pass an iteration, so that little data is not done with before anything happens.
+        passes = ITERATION_VALUES if self.nodes == "1" else 0
+        with mock.patch.object(methods, "FEW_VALUES", most), mock.patch.object(steps, "ITERATION_VALUES", passes):
             result = cluster.run()
         assert isinstance(cluster.work, Real)
         return result, cluster.work.model.reshape(-1, LAYOUTS[self.layout]["features"] + 1)
