@@ -392,6 +392,7 @@ class ChicleCNNClassifier(
             A label is none of `classes_`, or `schedule` is not "linear" and has to know how many epochs there will be;
             and as in `fit`.
         """
+        self._validate_params()  # the decorator looks in the first call alone, and they may have changed
         if self.schedule != "linear":
             raise UsageError(
                 f"schedule={self.schedule!r} lets the learning rate fall over all epochs, and partial_fit does not "

@@ -123,24 +123,29 @@ class LinearRegressor(RegressionMixin, RegressorMixin, LinearEstimator, metaclas
         from estimators.place import runtime_of
         from estimators.regression.common import regression_set
 
-        for name in ("_products", "n_samples_seen_"):  # of partial_fit
-            self.__dict__.pop(name, None)
-        runtime = runtime_of(self)
-        shape = _shape(y)
-        has_targets = self._takes_targets and shape[1:] > (1,)
-        if not is_folder(X) and (has_targets or (len(shape) == 1 and needs_no_job(self) and self._may_be_little(X))):
-            from estimators.regression.targets import Samples, of_one_target
+        model = self.__dict__.get("coef_")
+        try:
+            runtime = runtime_of(self)
+            shape = _shape(y)
+            has_targets = self._takes_targets and shape[1:] > (1,)
+            may_be_alone = has_targets or (len(shape) == 1 and needs_no_job(self) and self._may_be_little(X))
+            if may_be_alone and not is_folder(X):
+                from estimators.regression.targets import Samples, of_one_target
 
-            samples = Samples.of(self, X, y, sample_weight)
-            attributes: dict[str, Any] = {}
-            if has_targets or self._is_little(samples.X.shape):
-                attributes = self._fit_targets(runtime, samples)
-            if has_targets or attributes.get("duality_gap_", np.inf) <= self.tol:
-                for name, value in (attributes if has_targets else of_one_target(attributes)).items():
-                    setattr(self, name, value)
-                set_attributes_like(self, X)
-                return self
-        return self._fit_job(regression_set, runtime, X, y, sample_weight)
+                samples = Samples.of(self, X, y, sample_weight)
+                attributes: dict[str, Any] = {}
+                if has_targets or self._is_little(samples.X.shape):
+                    attributes = self._fit_targets(runtime, samples)
+                if has_targets or attributes.get("duality_gap_", np.inf) <= self.tol:
+                    for name, value in (attributes if has_targets else of_one_target(attributes)).items():
+                        setattr(self, name, value)
+                    set_attributes_like(self, X)
+                    return self
+            return self._fit_job(regression_set, runtime, X, y, sample_weight)
+        finally:
+            if self.__dict__.get("coef_") is not model:  # else a fit that failed ends no calls of partial_fit
+                for name in ("_products", "n_samples_seen_"):
+                    self.__dict__.pop(name, None)
 
     def _begun(self, training: "RegressionSet", runtime: "Runtime") -> tuple[Any, bool, Mapping[str, Any]]:
         first = self._initial_model()

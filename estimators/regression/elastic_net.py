@@ -44,33 +44,36 @@ def fit_at_once(
     begin = time.monotonic()
     products = Products(samples, has_intercept=bool(estimator.fit_intercept))
     products.require_finite(estimator, samples)
-    results = results_of(products, l1=l1, l2=l2, tol=float(estimator.tol))
+    results = results_of(products, l1=l1, l2=l2, tol=float(estimator.tol), most_rounds=MOST_LOOKS)
     makers: Sequence[Callable[..., Any]] | None = None if alone is None else [alone] * len(results.gaps)
     return finished(estimator, samples, products, results, makers, begin)
 
 
 @one_blas_thread()
 @np.errstate(over="ignore", invalid="ignore")  # what cannot be summed up has no small gap
-def results_of(products: Products, *, l1: float, l2: float, tol: float, first: Array | None = None) -> Results:
-    """Return the regressions of all targets, from weights of shape (K, d) on, or from 0."""
+def results_of(
+    products: Products, *, l1: float, l2: float, tol: float, most_rounds: int, first: Array | None = None
+) -> Results:
+    """Return the regressions of all targets, each from weights on, shape (K, d), or from 0."""
     K, d, total = len(products.squares), len(products.means), products.weight
     results = Results(coef=np.zeros((K, d)), primal=np.zeros(K), dual=np.zeros(K), gaps=np.full(K, np.inf))
     H = products.gram / total
     for k in range(K):
         start = np.zeros(d) if first is None else first[k].copy()
-        w, primal, gap = _solution(products, H, k, start, l1=l1, l2=l2, accuracy=LEAST_SHARE * tol * l1)
+        accuracy = LEAST_SHARE * tol * l1
+        w, primal, gap = _solution(products, H, k, start, l1=l1, l2=l2, accuracy=accuracy, most_rounds=most_rounds)
         results.coef[k], results.primal[k], results.dual[k] = w, primal, max(primal - gap, 0.0)
         results.gaps[k] = gap / max(primal, float(products.floor[k]) / total, TINY)
     return results
 
 
 def _solution(
-    products: Products, H: Array, k: int, start: Array, *, l1: float, l2: float, accuracy: float
+    products: Products, H: Array, k: int, start: Array, *, l1: float, l2: float, accuracy: float, most_rounds: int
 ) -> tuple[Array, float, float]:
     """Return w of target k, found from `start` on, P and P - D, what rounding may hide included."""
     total = products.weight
     square, q = float(products.squares[k]) / total, np.ascontiguousarray(products.right[:, k]) / total
-    w, _ = minimise(H, q - H @ start, start, l1=l1, l2=l2, enough=0.0, accuracy=accuracy, most_rounds=MOST_LOOKS)
+    w, _ = minimise(H, q - H @ start, start, l1=l1, l2=l2, enough=0.0, accuracy=accuracy, most_rounds=most_rounds)
     v = q - H @ w
     losses = 0.5 * max(square - float(q @ w) - float(v @ w), 0.0)
     penalty = L1Penalty(l1, l2)

@@ -103,9 +103,11 @@ class SparseRegressor(MoreRowsMixin, LinearRegressor):
         return {"l1": l1, "l2": float(self.alpha) - l1}
 
     def _results(self, products: "Products", first: Array | None) -> "Results":
+        from chicle_elastic.solvers.linear.certified import MOST_REPEATS
         from estimators.regression.elastic_net import results_of
 
-        return results_of(products, tol=float(self.tol), first=first, **self._penalties())
+        # Not `MOST_LOOKS`: there are no rows for a job to go on with.
+        return results_of(products, tol=float(self.tol), most_rounds=MOST_REPEATS, first=first, **self._penalties())
 
     def _is_little(self, shape: tuple[int, ...]) -> bool:
         n, d = (*shape, 0, 0)[:2]

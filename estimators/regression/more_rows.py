@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,6 +33,7 @@ class MoreRowsMixin:
     tol: float
     duality_gap_: float
     n_samples_seen_: int
+    _validate_params: Callable[[], None]
 
     def _is_little(self, shape: tuple[int, ...]) -> bool:
         """Say whether rows of this shape are worth no more than one thread."""
@@ -43,11 +45,11 @@ class MoreRowsMixin:
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add rows to those of `fit` and of the calls before, and fit the model to all of them.
+        """Add rows to those of the calls before, and fit the model to all of them.
 
         The model and its certificate are those of a fit to all rows, whatever their order, at the price of the rows
-        that are added: what is kept are the products of the columns, `n_features` squared values. It runs in this
-        process.
+        that are added: what is kept are the products of the columns, `n_features` squared values. `fit` keeps none, so
+        the first rows are passed to `partial_fit`, too. It runs in this process.
 
         Parameters
         ----------
@@ -66,9 +68,8 @@ class MoreRowsMixin:
         Raises
         ------
         UsageError
-            The model is one of `load`, or of a `fit` that went by a job, which keep no products; columns are so many
-            that their products are larger than the rows; targets are more or fewer than before, or `fit_intercept` has
-            changed.
+            The model is one of `fit` or `load`, which keep no products; columns are so many that their products are
+            larger than the rows; targets are more or fewer than before, or `fit_intercept` has changed.
         DataError, ValueError
             As `fit` does.
 
@@ -80,12 +81,13 @@ class MoreRowsMixin:
         from chicle_elastic.runtime.training.blas_threads import one_blas_thread
         from estimators.regression.targets import Products, Samples, finished, of_one_target
 
+        self._validate_params()  # the decorator looks in the first call alone, and they may have changed
         begin, name = time.monotonic(), type(self).__name__
         before: Products | None = getattr(self, "_products", None)
         if before is None and hasattr(self, "coef_"):
             raise UsageError(
-                f"{name}: partial_fit goes on with products of columns, and this model has none: it is one of load, or "
-                "of a fit that went by a job; pass the first rows to partial_fit of a new estimator, too"
+                f"{name}: partial_fit goes on with products of columns, and fit and load keep none; begin with "
+                "partial_fit of a new estimator, or fit again with all rows"
             )
         samples = Samples.of(self, X, y, sample_weight, reset=before is None)
         d, K = samples.X.shape[1], samples.Y.shape[1]
@@ -105,7 +107,8 @@ class MoreRowsMixin:
             first = None if before is None else np.atleast_2d(weights_of(self)[0])
             products = products.alone() if before is None else before.plus(products)
             attributes = finished(self, samples, products, self._results(products, first), None, begin)
-        attributes["n_samples_seen_"] += 0 if before is None else self.n_samples_seen_
+        seen = len(samples.Y) + (0 if before is None else self.n_samples_seen_)
+        attributes |= {"_products": products, "n_samples_seen_": seen}
         for attribute, value in (attributes if K > 1 else of_one_target(attributes)).items():
             setattr(self, attribute, value)
         if not self.duality_gap_ <= self.tol:

@@ -315,8 +315,6 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, LeanEstimator):
         self.alpha_, self.best_score_ = (alphas[best], scores) if has_own else (float(alphas[best]), float(scores))
         chosen = np.broadcast_to(self.alpha_, samples.Y.shape[1])
         attributes = fit_at_once(self, samples, products, chosen, alone=ChicleRidge)
-        for name in ("_products", "n_samples_seen_"):  # there is no partial_fit
-            attributes.pop(name, None)
         for name, value in (of_one_target(attributes) if is_flat else attributes).items():
             setattr(self, name, value)
         if self.store_cv_results and np.ndim(y) == 1:

@@ -441,8 +441,6 @@ def finished(
         "n_iter_": 1,
         **_accounts(samples, {"objective": primal, "dual_objective": dual, "duality_gap": gaps}, begin),
     }
-    if not products.is_wide:  # what partial_fit goes on with
-        attributes |= {"_products": products.alone(), "n_samples_seen_": len(samples.Y)}
     for k in np.flatnonzero(~(gaps <= estimator.tol)):
         if alone is None:
             break

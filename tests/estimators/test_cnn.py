@@ -199,6 +199,8 @@ def test_partial_fit_goes_on_with_weights_and_momentum():
         model.partial_fit(X, y, classes=["left", "right"])
     with pytest.raises(DataError, match=r"images of shape \(1, 4, 8\).*fitted with \(1, 8, 8\)"):
         model.partial_fit(X[:, :, :4], y)
+    with pytest.raises(ValueError, match="'momentum' parameter of ChicleCNNClassifier must be"):
+        model.set_params(momentum=-1.0).partial_fit(X, y)
 
 
 def test_a_schedule_over_all_epochs_is_refused_where_nobody_knows_how_many_there_will_be():

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import PolynomialFeatures, scale
 
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
@@ -71,20 +73,67 @@ def test_what_cannot_go_on_is_refused(tmp_path):
         ChicleLasso().partial_fit(sparse.csr_matrix((4, 3000)), np.arange(4.0))
     assert model.n_samples_seen_ == 120
     model.save(tmp_path / "model.npz")
-    job = ChicleRidge(runtime=InProcess()).fit(X, Y[:, 0])
-    for other in (job, ChicleRidge.load(tmp_path / "model.npz"), ChicleRidge().fit(X[:5], Y[:5])):
-        with pytest.raises(UsageError, match="this model has none: it is one of load, or of a fit"):
-            other.partial_fit(X, Y)
+    with pytest.raises(UsageError, match="fit and load keep none; begin with partial_fit of a new estimator"):
+        ChicleRidge.load(tmp_path / "model.npz").partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("targets", [0, slice(None)], ids=["one", "two"])
+@pytest.mark.parametrize("runtime", [None, InProcess()], ids=["at once", "job"])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_fit_keeps_no_products(model, runtime, targets):
+    """Neither those that it has made nor those of calls before it, also where it ends before all is well."""
+    X, Y, _ = rows(d=100)
+    y, model = Y[:, targets], clone(model).set_params(runtime=runtime)
+    fitted = clone(model).fit(X, y)
+    again = clone(model).partial_fit(X, y).fit(X, y)
+    for one in (fitted, again):
+        assert len(pickle.dumps(one)) < X.shape[1] ** 2 * 8 / 2
+        assert not hasattr(one, "n_samples_seen_")
+        with pytest.raises(UsageError, match="fit and load keep none"):
+            one.partial_fit(X, y)
+    assert clone(again).partial_fit(X, y).n_samples_seen_ == 120
+
+
+@pytest.mark.parametrize("runtime", [None, InProcess()], ids=["at once", "job"])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_partial_fit_goes_on_after_a_fit_that_failed(model, runtime):
+    """The model is still that of the calls before."""
+    X, Y, _ = rows()
+    model = clone(model).set_params(runtime=runtime).partial_fit(X[:90], Y[:90, 0])
+    with pytest.raises(DataError, match="NaN in column 2"):
+        model.fit(np.where(np.arange(8) == 2, np.nan, X), Y[:, 0])
+    model.partial_fit(X[90:], Y[90:, 0])
+    assert model.n_samples_seen_ == 120
+    whole = clone(model).partial_fit(X, Y[:, 0])
+    np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-3 * np.abs(whole.coef_).max())
+
+
+@pytest.mark.parametrize("kind", ["few directions", "cubes"])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
+@pytest.mark.filterwarnings("error")
+def test_columns_that_are_correlated_take_more_sweeps(kind, l1_ratio):
+    """There is no job to go on with after a few."""
+    if kind == "cubes":
+        X, y = load_diabetes(return_X_y=True)
+        X = scale(PolynomialFeatures(3, include_bias=False).fit_transform(scale(X)))
+    else:
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(300, 3)) @ rng.normal(size=(3, 60)) + 0.05 * rng.normal(size=(300, 60))
+        y = X @ rng.normal(size=60) + rng.normal(size=300)
+    model = ChicleElasticNet(alpha=1e-3, l1_ratio=l1_ratio).partial_fit(X[:-42], y[:-42])
+    model.partial_fit(X[-42:], y[-42:])
+    whole = clone(model).fit(X, y)
+    assert model.duality_gap_ <= model.tol
+    assert model.objective_ == pytest.approx(whole.objective_, rel=2e-6)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_a_fit_goes_on_and_a_second_fit_begins_anew(model):
-    """Of data small enough, or of targets many enough, for products."""
-    X, Y, weights = rows()
-    model = clone(model).fit(X[:100], Y[:100], weights[:100]).partial_fit(X[100:], Y[100:], weights[100:])
-    whole = clone(model).fit(X, Y, weights)
-    np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-3 * np.abs(whole.coef_).max())
-    assert model.fit(X[:50], Y[:50]).n_samples_seen_ == 50
+def test_parameters_that_have_changed_are_validated(model):
+    """In every call, not only in the first one."""
+    X, Y, _ = rows()
+    for name in {"alpha", "l1_ratio"} & set(model.get_params()):
+        with pytest.raises(ValueError, match=f"'{name}' parameter of {type(model).__name__} must be"):
+            clone(model).partial_fit(X, Y).set_params(**{name: -1.0}).partial_fit(X, Y)
 
 
 def test_rounding_that_hides_the_gap_is_warned_of():
