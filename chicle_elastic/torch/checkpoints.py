@@ -59,6 +59,7 @@ class LoopCheckpoints:
         text, tensors = read(path)
         self._state.empty_tensors(text, in_place=False)  # refuses that of another model
         self._state.adopt(text, tensors)
+        self._state.is_stopped = False  # who resumes a training that was stopped wants it to go on
         return True
 
     def committed(self, *, is_last: bool) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,6 +35,20 @@ def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
                     "the model, so a joining node could not receive it; give a model with all parameters, such as an "
                     "nn.ModuleList"
                 )
+
+
+def check_methods(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    """Raise UsageError for an optimizer or a scheduler that needs more than summed gradients and a call."""
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+        raise UsageError(
+            f"{type(optimizer).__name__} does not work in a loop: LBFGS calls the model again within its step, and "
+            "SparseAdam needs sparse gradients, whose sum is dense here; take Adam or SGD, for example"
+        )
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise UsageError(
+            "ReduceLROnPlateau needs a figure for each step, and the loop has none to give; take another scheduler, or "
+            "set the learning rate in the groups of the optimizer by a loss that loop.step has returned"
+        )
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan) -> str:

@@ -35,7 +35,7 @@ from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.settings import Settings
 from chicle_elastic.torch.batches import Batch, samples_of
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
-from chicle_elastic.torch.checks import check_parameters, digest_of, inner_module
+from chicle_elastic.torch.checks import check_methods, check_parameters, digest_of, inner_module
 from chicle_elastic.torch.schedule import Call, Plan, Position, Row, Transfers, judge
 from chicle_elastic.torch.seat import ClusterSeat, Seat, Solo
 from chicle_elastic.torch.state import TrainingState, parameters_of, send_and_receive
@@ -101,9 +101,12 @@ class Loop:
                 f"scheduler_every={scheduler_every!r} is 'epoch' or 'step', reduction={reduction!r} 'mean' or 'sum', "
                 f"and local_steps={local_steps} at least 1"
             )
+        if seed < 0:
+            raise UsageError(f"seed={seed}: generators of random numbers want a seed from 0 on")
         if local_steps > 1 and scaler is not None:
             raise UsageError("a gradient scaler works with local_steps=1 only: its scale would differ between nodes")
         self._model, self._optimizer = inner_module(model), optimizer
+        check_methods(optimizer, scheduler)
         check_parameters(self._model, optimizer)
         self._samples = samples_of(dataset, collate)
         if not len(self._samples):
@@ -130,6 +133,7 @@ class Loop:
         self._batch: Batch | None = None
         self._samples_done, self._loss_sum = 0, 0.0
         self._is_last, self._is_void, self._has_stepped, self._wants_stop = True, False, False, False
+        self._is_within_step = False
         self._has_begun = self._is_over = False
         settings = Settings.from_environment()
         self._seat: Seat = Solo(self)
@@ -165,14 +169,15 @@ class Loop:
             raise UsageError(f"epochs({number}): a loop trains once; give the number of all epochs, from 0 on")
         self._has_begun = True
         self._plan = plan = dataclasses.replace(self._plan, num_epochs=number)
+        self._state.describe()  # raises here, and not on the node that a joining one asks for its state
         if isinstance(self._seat, ClusterSeat):
             yield from self._rehearse()
         digest, found = digest_of(self._model, self._optimizer, plan), self._checkpoints.find()
         self._seat.declare(seed=plan.seed, num_samples=plan.num_samples, digest=digest, merged=found)
         while self._seat.next():
             position, size = self.position, len(self.members)
-            if plan.is_over(position):  # resumed from a checkpoint of the end
-                self._seat.committed([Row(Call.STEP)] * size, stop_reason=self._stop_reason(), epochs=number)
+            if self._is_complete():
+                self._end()
                 continue
             self._begin(position, self.rank)
             pieces = [piece for piece in plan.batches(position, size)[self.rank] if piece]
@@ -182,6 +187,7 @@ class Loop:
                 if self._seat.is_broken and not self._is_void and not self._is_last:
                     self._break("a member was lost")
                 if self._is_void:
+                    self._put_back()  # what the body has done since the member was lost
                     break
             if not pieces:
                 self._add_up()
@@ -220,8 +226,11 @@ class Loop:
         self._samples_done += len(batch)
         if batch.is_rehearsal or self._is_void:
             return None
+        self._is_within_step = True  # still so when an exception has ended it
         self._sum.end_batch()
-        return self._add_up() if self._is_last else None
+        loss_of_all = self._add_up() if self._is_last else None
+        self._is_within_step = False
+        return loss_of_all
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Return the sum of the members' tensors. All members call it, between a batch and its `step`. When a member is
@@ -244,7 +253,7 @@ class Loop:
 
     def stop(self) -> None:
         """End the training with the next step that counts. One member that calls it is enough."""
-        self._wants_stop = True
+        self._wants_stop = not (self._batch is not None and self._batch.is_rehearsal)
 
     def __enter__(self) -> Self:
         return self
@@ -252,12 +261,14 @@ class Loop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_cut_short = error is None and self._has_begun and not self._is_over
-        if is_cut_short:
-            error = UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
+        self._batch = None
+        if error is None and self._has_begun and not self._is_over:
+            try:
+                self._end_without_body()
+            except BaseException as late:
+                self._leave(late)
+                raise
         self._leave(error)
-        if is_cut_short and error is not None:
-            raise error
 
     # What the seat asks for (`seat.LoopUser`).
 
@@ -314,6 +325,11 @@ class Loop:
         """Hand a batch to the body of the user's loop."""
         self._batch, self._has_stepped = batch, False
         yield batch
+        if self._is_within_step:
+            raise UsageError(
+                f"an exception has ended loop.step on node {self._seat.node}, and the body went on, though its state "
+                "may be half of the step; do not catch exceptions of loop.step: then this node leaves, the others go on"
+            )
         if not self._has_stepped:
             raise UsageError(
                 f"node {self._seat.node} did not call loop.step for a batch of {len(batch)} samples in epoch "
@@ -327,9 +343,14 @@ class Loop:
         batches = self._plan.batches(before, size)
         num_samples = [sum(map(len, pieces)) for pieces in batches]
         buffer = self._sum.fill(num_samples[self.rank] / sum(num_samples))
-        row = Row(Call.STEP, len(buffer), self._samples_done, self._loss_sum, wants_stop=self._wants_stop)
+        counts = [sum(map(bool, pieces)) for pieces in batches]
+        call = Call.STEP if counts[self.rank] == max(counts) else Call.IDLE  # the others run the body once more
+        row = Row(call, len(buffer), self._samples_done, self._loss_sum, wants_stop=self._wants_stop)
         try:
             rows = self._agree(row)
+            while asked := [other.num_values for other in rows if other.call == Call.ALL_REDUCE]:
+                self._seat.all_reduce(np.zeros(asked[0]))
+                rows = self._agree(row)
             self._seat.all_reduce(buffer)
         except PeerLostError as error:
             self._break(str(error))
@@ -338,13 +359,12 @@ class Loop:
         self._state.position = self._plan.after(before, size)
         if self._state.scheduler is not None and (self._is_scheduler_by_step or self.position.epoch > before.epoch):
             self._state.scheduler.step()
-        reason = "loop.stop was called" if any(row.wants_stop for row in rows) else None
-        if self._plan.is_over(self.position):
-            reason = self._stop_reason()
-        epochs = self.position.epoch + self.position.offset / self._plan.num_samples
-        self._seat.committed(rows, stop_reason=reason, epochs=epochs)
+        self._state.is_stopped = any(row.wants_stop for row in rows)
+        if not before.step:
+            self._state.describe()  # the optimizer has made its state
+        self._seat.committed(rows, stop_reason=None, epochs=self._epochs_done())
         if self.rank == 0:
-            self._checkpoints.committed(is_last=reason is not None)
+            self._checkpoints.committed(is_last=self._is_complete())
         num = sum(row.samples for row in rows) if self._is_mean else 1
         return sum(row.loss for row in rows) / num
 
@@ -393,6 +413,31 @@ class Loop:
 
     # The end.
 
+    def _is_complete(self) -> bool:
+        return self._state.is_stopped or self._plan.is_over(self.position)
+
+    def _epochs_done(self) -> float:
+        return self.position.epoch + self.position.offset / self._plan.num_samples
+
+    def _end(self) -> None:
+        """End the job in an iteration of its own, without samples: when all members take part in that, all of them
+        have the last step."""
+        reason = "loop.stop was called" if self._state.is_stopped else f"{self._plan.num_epochs} epochs are done"
+        try:
+            rows = self._agree(Row(Call.STEP))
+        except PeerLostError as error:
+            self._seat.broke(str(error))
+        else:
+            self._seat.committed(rows, stop_reason=reason, epochs=self._epochs_done())
+
+    def _end_without_body(self) -> None:
+        """Take part in the end of the job when the body was left. Raises UsageError when steps are left to do."""
+        while self._is_complete() and self._seat.next():
+            if self._is_complete():
+                self._end()
+        if not self._is_complete():
+            raise UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
+
     def _leave(self, error: BaseException | None) -> None:
         """Leave the job. If the code of all members has failed, the job ends with this error."""
         failure = None
@@ -409,9 +454,6 @@ class Loop:
         if self._batch is None:
             raise UsageError("call backward, step and all_reduce in the body of `for batch in loop.epochs(...)`")
         return self._batch
-
-    def _stop_reason(self) -> str:
-        return f"{self._plan.num_epochs} epochs are done"
 
 
 loop = Loop

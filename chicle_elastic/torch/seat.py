@@ -245,7 +245,7 @@ class ClusterSeat:
             },
             votes=votes,
             stop_reason=stop_reason,
-            figures={"loss": loss} if np.isfinite(loss) else {},
+            figures={"loss": loss} if num_samples and np.isfinite(loss) else {},
             epochs=epochs,
             duration_s=self._clock.now() - self._started_s,
             model_address=0,
@@ -302,6 +302,9 @@ class ClusterSeat:
             group.close()
             self._send(control.GroupBroke(round=order.round, reason=str(error)))
             return
+        except BaseException:
+            group.close()  # the others learn of it by that
+            raise
         self._standing = newest._replace(has_begun=True)
         self._group, self.rank = group, group.rank
         self._control_members = order.members

@@ -43,12 +43,14 @@ class TrainingState:
     Attributes:
         position: How far the training has come.
         velocity: Outer momentum of local SGD, a tensor per parameter of the optimizer; empty without.
+        is_stopped: A member has asked for the end of the training in the step that led here.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
         self.position = Position()
         self.velocity: list[Tensor] = []
+        self.is_stopped = False
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield parameters and buffers by name, those buffers included that `state_dict` leaves out."""
@@ -68,6 +70,7 @@ class TrainingState:
         position = self.position
         text = {
             "position": [position.epoch, position.offset, position.step],
+            "is_stopped": self.is_stopped,
             "names": [name for name, _ in self.named_tensors()],
             "held": _encode(held, tensors, "the state"),
         }
@@ -120,6 +123,7 @@ class TrainingState:
             if held[name] is not None:
                 getattr(self, name).load_state_dict(held[name])
         self.velocity = [v.to(p.device) for v, p in zip(held["velocity"], parameters, strict=False)]
+        self.is_stopped = text.get("is_stopped", False)  # not in files of before there was a step of the end
         self.position = Position(**dict(zip(("epoch", "offset", "step"), text["position"], strict=True)))
 
 
@@ -194,6 +198,8 @@ def _encode(value: Any, tensors: list[Tensor], where: str) -> Any:
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(entry, tensors, f"{where}[{i}]") for i, entry in enumerate(value)]}
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):

@@ -180,8 +180,10 @@ class LocalSum:
 
 
 def _put(view: Tensor, tensor: Tensor, factor: float) -> None:
-    """Write `factor * tensor` into the view."""
-    if tensor.dtype == view.dtype and tensor.device == view.device:
+    """Write `factor * tensor` into the view; a member without samples has no part, also in what is not finite."""
+    if not factor:
+        view.zero_()
+    elif tensor.dtype == view.dtype and tensor.device == view.device:
         torch.mul(tensor, factor, out=view)
     else:
         view.copy_(tensor).mul_(factor)

@@ -14,6 +14,7 @@ from tests.loop.loop_agents import (
     end,
     loop_agents,
     losses_of,
+    results_of,
     start,
     strike,
     train_alone,
@@ -58,6 +59,47 @@ def test_each_sample_counts_once_when_a_process_dies_at_any_point_of_a_step(tmp_
             witness.wait_for_members(3)
         results = end(cluster, *agents)
     assert_each_counts_once(results[0])
+
+
+def test_a_member_lost_in_a_sum_of_the_body_leaves_no_gradient_behind(tmp_path: Path, tasks: TaskServer) -> None:
+    """The body goes on to `backward` and `step` after that sum; what it does then is of no step."""
+    with loop_agents(tmp_path / "job", tasks, *COUNT, "--parts", "2", options=("--start-nodes", "2")) as cluster:
+        n0, n1 = start(cluster, "n0", "n1")
+        for _ in range(3):
+            before = len(n0.events())
+            strike(cluster, "n1", "before")
+            n0.wait_for("joined", lambda event: event["who"] == "n1", after=before)
+            n0.wait_for_members(2)
+        results = end(cluster, n0, n1)
+    assert_each_counts_once(results[0])
+
+
+def test_all_members_have_the_last_step_when_one_dies_in_its_sum(tmp_path: Path, tasks: TaskServer) -> None:
+    """One member has the sum, another has not; the job ends when both have."""
+    (tmp_path / "n1.fault").write_text("half 29")
+    script = (*COUNT, "--samples", "15000", "--batch", "500", "--epochs", "1")  # a vector that is summed in parts
+    with loop_agents(tmp_path, tasks, *script, options=("--start-nodes", "3")) as cluster:
+        n0, _, n2 = start(cluster, "n0", "n1", "n2")
+        for agent in (n0, n2):
+            assert agent.wait_for_end() == 0, agent.output()
+    assert (tmp_path / "n1.struck").exists()
+    results = [result for result in results_of(tmp_path) if result["node"] in ("n0", "n2")]
+    assert [result["model"] for result in results] == [[[-1.0] * 15000]] * 2
+
+
+@pytest.mark.parametrize("local_steps", ["1", "3"])
+def test_members_without_samples_take_part_in_sums_of_the_body(
+    local_steps: str, tmp_path: Path, tasks: TaskServer
+) -> None:
+    """An epoch ends with a batch of fewer samples than members; they add zeros to what the others add up."""
+    script = ("--work", "count", "--samples", "61", "--batch", "20", "--epochs", "3", "--local-steps", local_steps)
+    with loop_agents(tmp_path, tasks, *script, options=("--start-nodes", "3")) as cluster:
+        agents = [add(cluster, name) for name in ("n0", "n1", "n2")]
+        for agent in agents:
+            assert agent.wait_for_end() == 0, agent.output()
+    results = results_of(tmp_path)
+    assert [result["position"] for result in results] == [[3, 0]] * 3
+    assert local_steps != "1" or all(result["model"] == [[-1.0] * 183] for result in results)
 
 
 def test_an_exception_on_one_node_takes_that_node_out(tmp_path: Path, tasks: TaskServer) -> None:

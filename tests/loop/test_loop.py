@@ -1,5 +1,6 @@
 """A loop in one process: what it hands out, what a step does, and what it refuses."""
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +183,11 @@ class Stream(IterableDataset[Any]):
         return iter(range(3))
 
 
+def plain_optimizer() -> torch.optim.Optimizer:
+    """Of a parameter of its own."""
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -194,6 +200,10 @@ class Stream(IterableDataset[Any]):
         ({"batch_size_per_node": 3}, "batch_size_per_node"),
         ({"scheduler_every": "day"}, "'day'"),
         ({"local_steps": 0}, "local_steps=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"optimizer": torch.optim.LBFGS([nn.Parameter(torch.zeros(1))])}, "LBFGS"),
+        ({"optimizer": torch.optim.SparseAdam([nn.Parameter(torch.zeros(1))])}, "SparseAdam"),
+        ({"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(plain_optimizer())}, "ReduceLROnPlateau"),
         ({"local_steps": 2, "scaler": torch.amp.GradScaler("cpu")}, "scaler"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(2, 5))], lr=0.1)}, r"group 0 .* shape \(2, 5\)"),
     ],
@@ -223,10 +233,10 @@ def test_a_length_that_changes_is_refused() -> None:
         run(body, dataset)
 
 
-def run(body: Any, dataset: Any) -> None:
+def run(body: Any, dataset: Any, *, model: nn.Module | None = None, optimizer: Any = None) -> None:
     """A loop with this body."""
-    model = nn.Linear(6, 3)
-    with elastic.loop(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=4) as loop:
+    model = model or nn.Linear(6, 3)
+    with elastic.loop(model, optimizer or torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=4) as loop:
         for batch in loop.epochs(2):
             x = batch.x[0] if isinstance(batch.x, list) else batch.x
             if body(loop, model(x).sum()) == "break":
@@ -237,6 +247,24 @@ def step_twice(loop: elastic.Loop, loss: Tensor) -> None:
     """A body that takes its step twice."""
     loop.step(loss)
     loop.step()
+
+
+def test_an_exception_of_a_step_that_the_body_catches_is_found() -> None:
+    """The state may be half of the step, and the others would wait for this member."""
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    optimizer.register_step_pre_hook(fail)
+
+    def body(loop: elastic.Loop, loss: Tensor) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.step(loss)
+
+    with pytest.raises(UsageError, match="do not catch exceptions"):
+        run(body, torch.zeros(8, 6), model=model, optimizer=optimizer)
 
 
 @pytest.mark.parametrize(
@@ -252,8 +280,9 @@ def test_a_body_that_does_not_step_once_is_found(body: Any, words: str) -> None:
         run(body, torch.zeros(8, 6))
 
 
-def test_a_loop_that_is_left_by_break_says_so() -> None:
-    """`stop` ends it in order."""
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_loop_that_is_left_by_break_says_so(is_left: bool) -> None:
+    """`stop` ends it in order, with or without `break` behind it."""
     with pytest.raises(UsageError, match=r"loop\.stop"):
         run(lambda loop, loss: loop.step(loss) and "break", torch.zeros(8, 6))
     model = nn.Linear(6, 3)
@@ -263,6 +292,8 @@ def test_a_loop_that_is_left_by_break_says_so() -> None:
             loop.stop()
             assert loop.all_reduce(torch.ones(2)).tolist() == [1, 1]
             loop.step(model(batch.x).sum())
+            if is_left:
+                break
     assert loop.position == Position(offset=2, step=1)
     with pytest.raises(UsageError, match="in the body"):
         loop.step()
@@ -348,3 +379,29 @@ def test_a_state_that_is_no_number_is_refused() -> None:
     optimizer.param_groups[0]["maker"] = object()
     with pytest.raises(UsageError, match=r"\['maker'\].* is of object"):
         TrainingState(model, optimizer, None, None).describe()
+    with pytest.raises(UsageError, match=r"\['maker'\].* is of object"):
+        train(model, optimizer, (torch.zeros(40, 2), torch.zeros(40).long()))
+    assert not optimizer.state, "before the first step"
+    late = torch.optim.SGD(model.parameters(), lr=np.float32(0.1))  # type: ignore[arg-type]
+    late.register_step_post_hook(lambda *_: late.state[model.weight].update(maker=object()))
+    steps = []
+
+    def body(loop: elastic.Loop, loss: Tensor) -> None:
+        steps.append(loop.position.step)
+        loop.step(loss)
+
+    with pytest.raises(UsageError, match=r"\['maker'\].* is of object"):
+        run(body, torch.zeros(40, 2), model=model, optimizer=late)
+    assert steps == [0], "with the first state of the optimizer"
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+def test_a_member_without_samples_leaves_infinite_buffers_as_they_are(local_steps: int) -> None:
+    """A mask of -inf stays one: no times infinity is not a number."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    loop = elastic.loop(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), torch.zeros(8, 2), batch_size=4, local_steps=local_steps
+    )
+    loop._sum.begin()
+    assert not np.isnan(loop._sum.fill(0.0)).any()

@@ -6,7 +6,7 @@
 the end says how often each sample was counted, whatever became of the members meanwhile.
 
 A fault strikes a member at a point of a step: the file NODE.fault in FOLDER names the point, and the process kills
-itself there, once.
+itself there, once. A number behind it is that of the step in whose sum it does.
 
     before     the members exchange what they are about to add up
     rows       they have, and add up
@@ -31,6 +31,7 @@ from torch.nn import functional
 
 import chicle_elastic.torch as elastic
 from chicle_elastic.runtime.collectives.socket_group import SocketGroup
+from chicle_elastic.torch.schedule import Call
 
 POINTS = ("before", "rows", "within", "half", "after", "optimizer", "committed")
 
@@ -61,10 +62,11 @@ class Faults:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._num_exchanges = 0
+        self._place = ""
 
     def is_armed(self, point: str) -> bool:
         """Whether a fault waits for this point."""
-        return self._path.exists() and self._path.read_text() == point
+        return self._path.exists() and self._path.read_text() in (point, f"{point} {self._place}")
 
     def hit(self, point: str) -> None:
         """This process is at a point."""
@@ -81,6 +83,7 @@ class Faults:
             self.hit("before")
             rows = gather(row)
             self._num_exchanges = 0
+            self._place = str(loop.position.step) if row.call == Call.STEP else ""
             self.hit("rows")
             return rows
 
@@ -127,6 +130,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--min-ms", type=float, default=0.0)
     parser.add_argument("--optimizer", default="SGD")
+    parser.add_argument("--parts", type=int, default=0, help="gradients of so many parts of a batch add up")
     parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--width", type=int, default=8, help="another one is another model")
     parser.add_argument("--end-file", type=Path, help="train on until it is there")
@@ -194,14 +198,19 @@ def main() -> None:
             is_ended = options.end_file is not None and options.end_file.exists()
             if is_ended or loop.position.step + 1 == options.stop_step:
                 loop.stop()
+            if batch.is_rehearsal:
+                loop.stop()  # does not count
             if options.work == "count":
                 loss = model.get_parameter("counts")[batch.epoch, batch.x].sum()
             else:
                 loss = functional.cross_entropy(model(batch.x), batch.y)
+            left = options.samples - loop.position.offset
             step, size = loop.position.step, loop.all_reduce(torch.ones(2))
-            result = loop.step(loss)
+            for part in batch.parts(options.parts) if options.parts else ():
+                loop.backward(model.get_parameter("counts")[part.epoch, part.x].sum(), part)
+            result = loop.step(None if options.parts else loss)
             if result is not None:
-                assert size.tolist() == [len(loop.members)] * 2, "each member has told its part"
+                assert size.tolist() == [min(len(loop.members), left)] * 2, "each member with samples has told its part"
                 losses[step] = result
     found = {
         "node": node,
