@@ -8,6 +8,8 @@ reader of safetensors finds the model, and nothing is unpickled. It appears unde
 
 import contextlib
 import json
+import logging
+import math
 import os
 import time
 from pathlib import Path
@@ -21,9 +23,18 @@ from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.training.checkpoint_settings import DEFAULT_EVERY_S, CheckpointSettings
 from chicle_elastic.torch.state import DTYPES, TrainingState, bytes_of
 
+logger = logging.getLogger(__name__)
+
 PATTERN = "chicle-loop-*.safetensors"
 NAMES = {
-    **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64"},
+    **{
+        "float64": "F64",
+        "complex128": "F64",
+        "float32": "F32",
+        "float16": "F16",
+        "bfloat16": "BF16",
+        "complex64": "C64",
+    },
     **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
 }
 """dtypes as the format names them."""
@@ -44,12 +55,18 @@ class LoopCheckpoints:
         self._settings, self._state = settings, state
         self._saved_s = time.monotonic()
         self._num_committed = 0
+        self._has_failed = False
 
     def find(self) -> int:
         """Return the step of the newest checkpoint, if the job is to resume; 0 for none."""
-        if self._settings is None or not self._settings.resume:
+        return self.newest() if self._settings is not None and self._settings.resume else 0
+
+    def newest(self, most: float = math.inf) -> int:
+        """Return the step of the newest checkpoint of the folder, up to a step; 0 for none."""
+        if self._settings is None:
             return 0
-        return max((_step_of(path) for path in Path(self._settings.folder).glob(PATTERN)), default=0)
+        steps = map(_step_of, Path(self._settings.folder).glob(PATTERN))
+        return max((step for step in steps if step <= most), default=0)
 
     def restore(self, step: int) -> bool:
         """Read the checkpoint of a step; False where there is none. Raises DataError when it cannot be used."""
@@ -75,14 +92,21 @@ class LoopCheckpoints:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint, and remove those that are too many."""
+        """Write a checkpoint, and remove those that are too many. A disk that does not take it is logged, once."""
         settings = self._settings
         if settings is None or not self._state.position.step:
             return
         self._saved_s = time.monotonic()
         folder = Path(settings.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write(self._path(self._state.position.step), self._state)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(self._path(self._state.position.step), self._state)
+        except OSError as error:  # a full disk, for example: the training needs no file
+            if not self._has_failed:
+                logger.warning("the training goes on without this checkpoint: %s", error)
+            self._has_failed = True
+            return
+        self._has_failed = False
         for path in sorted(folder.glob(PATTERN), key=_step_of)[: -settings.keep]:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
@@ -102,20 +126,26 @@ def write(path: Path, state: TrainingState) -> None:
     position = 0
     for name, tensor, view in zip(names, tensors, views, strict=True):
         end = position + len(view)
-        dtype = NAMES[str(tensor.dtype).removeprefix("torch.")]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [position, end]}
+        dtype, shape = NAMES[str(tensor.dtype).removeprefix("torch.")], list(tensor.shape)
+        if tensor.dtype == torch.complex128:
+            shape.append(2)  # the format has no such kind: real and imaginary parts
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, end]}
         position = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     draft = path.with_suffix(f".{os.getpid()}.partial")
-    with draft.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for view in views:
-            file.write(view)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little"))
+            file.write(text)
+            for view in views:
+                file.write(view)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,12 +52,14 @@ def check_methods(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
         )
 
 
-def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan) -> str:
-    """Return a digest of what every node has to build alike: tensors of the model, optimizer, samples and batches."""
+def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, options: Sequence[object]) -> str:
+    """Return a digest of what every node has to build alike: tensors of the model, optimizer, samples and batches, and
+    other options of the loop."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     parts = [
         [(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in tensors],
         [type(optimizer).__name__, *([len(group["params"]), *sorted(group)] for group in optimizer.param_groups)],
         str(plan),
+        list(map(str, options)),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -121,6 +121,10 @@ class Loop:
             is_shuffled=shuffle,
         )
         self._state = TrainingState(self._model, optimizer, scheduler, scaler)
+        self._options = [
+            *(type(scheduler).__name__, scheduler_every, type(scaler).__name__, max_grad_norm, reduction),
+            *(rate_of_nodes is float, outer_rate, outer_momentum),
+        ]
         self._is_scheduler_by_step = scheduler_every == "step"
         self._max_grad_norm, self._is_mean, self._rate_of_nodes = max_grad_norm, reduction == "mean", rate_of_nodes
         self._sum: GradientSum | LocalSum
@@ -172,7 +176,7 @@ class Loop:
         self._state.describe()  # raises here, and not on the node that a joining one asks for its state
         if isinstance(self._seat, ClusterSeat):
             yield from self._rehearse()
-        digest, found = digest_of(self._model, self._optimizer, plan), self._checkpoints.find()
+        digest, found = digest_of(self._model, self._optimizer, plan, self._options), self._checkpoints.find()
         self._seat.declare(seed=plan.seed, num_samples=plan.num_samples, digest=digest, merged=found)
         while self._seat.next():
             position, size = self.position, len(self.members)
@@ -280,6 +284,11 @@ class Loop:
         """Read the checkpoint of this iteration; False where this process finds none."""
         return self._checkpoints.restore(iteration)
 
+    def restore_newest(self, most: int) -> int:
+        """Read the newest checkpoint up to a step, and return its step; 0 where this process finds none."""
+        step = self._checkpoints.newest(most)
+        return step if self._checkpoints.restore(step) else 0
+
     def save(self) -> None:
         """Save the state, if this process is the one that does."""
         if self.rank == 0:
@@ -306,6 +315,13 @@ class Loop:
             raise UsageError(
                 f"the data set had {self._plan.num_samples} samples and has {len(self._samples)} now; its length has "
                 "to stay, because every node cuts the samples by their numbers"
+            )
+        now = parameters_of(self._optimizer)
+        if list(map(id, now)) != list(map(id, self._sum.parameters)):
+            raise UsageError(
+                f"the optimizer had {len(self._sum.parameters)} parameters and has {len(now)} others now, whose "
+                "gradients the members do not add up; give all groups of parameters before elastic.loop, and set "
+                "requires_grad=False for those that are to wait"
             )
         self._is_void, self._samples_done, self._loss_sum = False, 0, 0.0
         entropy = [self._plan.seed, position.epoch, position.offset, rank]

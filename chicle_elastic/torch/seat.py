@@ -8,6 +8,7 @@ of every other job.
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -18,7 +19,7 @@ from chicle_elastic.chunks.layout import Outside
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE, Array
 from chicle_elastic.clock import Clock
-from chicle_elastic.errors import JobFailedError, PeerLostError, ProtocolError
+from chicle_elastic.errors import JobFailedError, PeerLostError, ProtocolError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.cluster_task.control_client import ControlClient
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
@@ -32,7 +33,11 @@ from chicle_elastic.store.arena import SLOT_ALIGNMENT, Arena
 from chicle_elastic.torch.schedule import TORN, Row, Standing, Transfers, transfers
 from chicle_elastic.values import StateVersion, TaskReport
 
+logger = logging.getLogger(__name__)
+
 ROW = len(Row._fields)
+RESTORED = -1
+"""Round of a state that a process has read from the checkpoint of before the job, and that took part in no round."""
 
 
 class LoopUser(Protocol):
@@ -43,6 +48,9 @@ class LoopUser(Protocol):
 
     def restore(self, iteration: int) -> bool:
         """Read the checkpoint of this iteration; False where there is none."""
+
+    def restore_newest(self, most: int) -> int:
+        """Read the newest checkpoint up to an iteration, and return its iteration; 0 where there is none."""
 
     def save(self) -> None:
         """The job pauses: save its state, if this process is the one that does."""
@@ -114,9 +122,18 @@ class EmptyChunk:
 
 class ClusterSeat:
     """The seat of a task of a cluster. Raises ProtocolError when there is no agent at `address`, or one of another
-    release. One class because the order of rounds, steps and their ends is its subject."""
+    release. One class because the order of rounds, steps and their ends is its subject. A process has one:
+    raises UsageError for another."""
+
+    was_taken = False
 
     def __init__(self, user: LoopUser, address: str, clock: Clock, *, max_nodes: int) -> None:
+        if ClusterSeat.was_taken:
+            raise UsageError(
+                "a second loop in one process: the job of the agents is that of the first; train in one loop, with "
+                "modules in an nn.ModuleDict for example, or start a job for each"
+            )
+        ClusterSeat.was_taken = True
         self._user, self._clock, self.max_nodes = user, clock, max_nodes
         self._control = ControlClient(address)
         self._send_queue = SendQueue(self._control.send)
@@ -278,9 +295,9 @@ class ClusterSeat:
         if self._began is None:
             self._began = order.began
             if order.began and self._user.restore(order.began):
-                self._standing = Standing(True, order.began, 0, order.began)
+                self._standing = Standing(True, order.began, RESTORED, order.began)
         own = self._standing
-        is_other = StateVersion(own.round, own.iteration) != StateVersion(order.merged_round, order.merged)
+        is_other = StateVersion(max(0, own.round), own.iteration) != StateVersion(order.merged_round, order.merged)
         if order.is_return and own.merged >= order.merged and is_other:
             # This node was taken for lost. It may have committed a step that the others have repeated without it.
             own = own._replace(merged=order.merged - 1)
@@ -292,8 +309,8 @@ class ClusterSeat:
                 for row in group.all_gather(np.array(own, dtype=np.float64)).tolist()
             ]
             newest, plan = max(standings), transfers(standings)
-            if newest == TORN:
-                raise JobFailedError("no node that is left has the state of the training; resume from a checkpoint")
+            if newest == TORN or (order.merged > order.began and (not newest.has_begun or newest.round == RESTORED)):
+                newest, plan = self._restart(order, group)
             in_place = newest.has_begun and not own.has_begun
             if in_place:
                 self._standing = TORN
@@ -305,12 +322,29 @@ class ClusterSeat:
         except BaseException:
             group.close()  # the others learn of it by that
             raise
-        self._standing = newest._replace(has_begun=True)
+        self._standing = newest._replace(has_begun=True, round=max(0, newest.round))
         self._group, self.rank = group, group.rank
         self._control_members = order.members
         self.members = tuple(map(str, order.members))
         self._send(control.GroupReady(round=order.round, merged=max(0, self._standing.merged), model_address=0))
         self._user.changed(self.members)
+
+    def _restart(self, order: control.Round, group: ProcessGroup) -> tuple[Standing, Transfers]:
+        """Go back to the newest checkpoint, as no member has the state of the steps that are done; returns its standing
+        and who sends it. Raises JobFailedError where there is none, and the job ends with it."""
+        found = self._user.restore_newest(order.merged)
+        standings = [
+            Standing(step > 0, int(step), 0, int(step)) for [step] in group.all_gather(np.array([float(found)]))
+        ]
+        self._standing = standings[group.rank] if found else TORN
+        newest = max(standings)
+        if not newest.has_begun:
+            text = "no node that is left has the state of the training, and there is no checkpoint of it"
+            group.close()
+            self.close(text if order.merged > order.began else None)
+            raise JobFailedError(text)
+        logger.warning("no node that is left has the state of the training; it goes on from step %d", newest.merged)
+        return newest, transfers(standings)
 
     def _whole_group(self) -> ProcessGroup:
         if self._group is None:

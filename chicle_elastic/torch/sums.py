@@ -32,7 +32,7 @@ class FlatSum:
 
 
 class GradientSum:
-    """The sum of a step of all members.
+    """The sum of a step of all members; `parameters` are those of the optimizer.
 
     Args:
         apply: Takes the optimizer's step with the gradients of the parameters, and forgets them.
@@ -43,9 +43,9 @@ class GradientSum:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, apply: Callable[[], None], *, is_mean: bool
     ) -> None:
         self._model, self._apply, self._is_mean = model, apply, is_mean
-        self._parameters, self._buffers = parameters_of(optimizer), _float_buffers(model)
-        num = len(self._parameters)
-        self._flat = FlatSum([*self._parameters, *self._buffers], num_marks=num)
+        self.parameters, self._buffers = parameters_of(optimizer), _float_buffers(model)
+        num = len(self.parameters)
+        self._flat = FlatSum([*self.parameters, *self._buffers], num_marks=num)
         self._views, self._buffer_views = self._flat.views[:num], self._flat.views[num:]
         self._saved: list[tuple[Tensor, Tensor]] = []
 
@@ -66,7 +66,7 @@ class GradientSum:
     def fill(self, share: float) -> Array:
         """Return the vector with this member's part, whose share of the samples may be 0."""
         marks, factor = [], share if self._is_mean else 1.0
-        for view, parameter in zip(self._views, self._parameters, strict=True):
+        for view, parameter in zip(self._views, self.parameters, strict=True):
             gradient = parameter.grad if share else None
             marks.append(float(gradient is not None))
             if gradient is None:
@@ -80,7 +80,7 @@ class GradientSum:
 
     def commit(self, velocity: list[Tensor], num_steps: int) -> None:
         """Take the optimizer's step with the sum, which stays in the vector where that is of the parameter's kind."""
-        for view, parameter, mark in zip(self._views, self._parameters, self._flat.marks.tolist(), strict=True):
+        for view, parameter, mark in zip(self._views, self.parameters, self._flat.marks.tolist(), strict=True):
             is_alike = parameter.dtype == view.dtype and parameter.device == view.device
             parameter.grad = None if not mark else view if is_alike else view.to(parameter)
         with torch.no_grad():
@@ -90,7 +90,7 @@ class GradientSum:
 
 
 class LocalSum:
-    """The average of all members after local steps, and the state of before.
+    """The average of all members after local steps, and the state of before; `parameters` are those of the optimizer.
 
     Args:
         apply: As of `GradientSum`.
@@ -108,8 +108,8 @@ class LocalSum:
         momentum: float,
     ) -> None:
         self._optimizer, self._apply, self._rate, self._momentum = optimizer, apply, rate, momentum
-        self._parameters = parameters_of(optimizer)
-        self._averaged, self._all = _float_buffers(model), [*self._parameters, *model.buffers()]
+        self.parameters = parameters_of(optimizer)
+        self._averaged, self._all = _float_buffers(model), [*self.parameters, *model.buffers()]
         self._saved: list[Tensor] = []
         self._saved_state: dict[int, tuple[Tensor, Tensor]] = {}
         self._flat = FlatSum([])
@@ -152,10 +152,10 @@ class LocalSum:
             velocity: OUT; outer momentum, a tensor per parameter, or empty where there is none yet.
             num_steps: Local steps that the members took.
         """
-        num = len(self._parameters)
+        num = len(self.parameters)
         if self._momentum and not velocity:
-            velocity += [torch.zeros_like(parameter) for parameter in self._parameters]
-        for which, (parameter, view) in enumerate(zip(self._parameters, self._flat.views, strict=False)):
+            velocity += [torch.zeros_like(parameter) for parameter in self.parameters]
+        for which, (parameter, view) in enumerate(zip(self.parameters, self._flat.views, strict=False)):
             before = self._saved[which]
             change = view.to(parameter) - before
             if self._momentum:
@@ -171,11 +171,11 @@ class LocalSum:
 
     def _tensors(self) -> list[Tensor]:
         state = [tensor for name, tensor in self._state() if tensor.is_floating_point() and name != "step"]
-        return [*self._parameters, *self._averaged, *state]
+        return [*self.parameters, *self._averaged, *state]
 
     def _state(self) -> list[tuple[str, Tensor]]:
         """Return the optimizer's tensors with their names, by parameter."""
-        states = [self._optimizer.state.get(parameter, {}) for parameter in self._parameters]
+        states = [self._optimizer.state.get(parameter, {}) for parameter in self.parameters]
         return [(name, value) for state in states for name, value in sorted(state.items()) if isinstance(value, Tensor)]
 
 

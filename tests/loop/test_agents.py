@@ -99,6 +99,7 @@ def test_members_without_samples_take_part_in_sums_of_the_body(
             assert agent.wait_for_end() == 0, agent.output()
     results = results_of(tmp_path)
     assert [result["position"] for result in results] == [[3, 0]] * 3
+    assert all("a second loop in one process" in result["second"] for result in results)
     assert local_steps != "1" or all(result["model"] == [[-1.0] * 183] for result in results)
 
 
@@ -169,6 +170,30 @@ def test_a_checkpoint_is_resumed_on_another_number_of_nodes(tmp_path: Path, task
         results = end(cluster, *agents)
     assert_each_counts_once(results[0])
     assert min(map(int, results[0]["losses"])) >= 5
+
+
+def test_a_job_whose_state_is_lost_goes_on_from_its_checkpoint(tmp_path: Path, tasks: TaskServer) -> None:
+    """The only process dies; the next one reads what the job has saved, and does not begin again."""
+    saved = ("--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "5")
+    with loop_agents(tmp_path / "job", tasks, *COUNT, options=saved) as cluster:
+        [n0] = start(cluster, "n0")
+        wait_until(lambda: (tmp_path / "saved" / "chicle-loop-000000010.safetensors").exists(), "a checkpoint")
+        strike(cluster, "n0", "rows")
+        before = len(n0.events())
+        n0.wait_for("iteration", after=before)
+        results = end(cluster, n0)
+    assert_each_counts_once(results[0])
+    assert min(map(int, results[0]["losses"])) >= 10
+
+
+def test_a_job_whose_state_is_lost_ends_without_a_checkpoint(tmp_path: Path, tasks: TaskServer) -> None:
+    """It says so; trained models that began again would look like others."""
+    with loop_agents(tmp_path, tasks, *COUNT) as cluster:
+        [n0] = start(cluster, "n0")
+        n0.wait_for("iteration", lambda event: event["iteration"] >= 3)
+        strike(cluster, "n0", "rows")
+        assert n0.wait_for_end() == 1
+        assert "no node that is left has the state of the training" in n0.output()
 
 
 def test_local_steps_of_several_nodes_are_averaged(tmp_path: Path, tasks: TaskServer) -> None:

@@ -19,6 +19,7 @@ from chicle_elastic.chunks.convert_inputs import ReadOptions
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
+from chicle_elastic.torch.checks import digest_of
 from chicle_elastic.torch.schedule import Position
 from chicle_elastic.torch.state import TrainingState
 
@@ -243,6 +244,12 @@ def run(body: Any, dataset: Any, *, model: nn.Module | None = None, optimizer: A
                 break
 
 
+def add_group(loop: elastic.Loop, loss: Tensor) -> None:
+    """A body that gives its optimizer other parameters."""
+    loop.step(loss)
+    loop._optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
 def step_twice(loop: elastic.Loop, loss: Tensor) -> None:
     """A body that takes its step twice."""
     loop.step(loss)
@@ -272,6 +279,7 @@ def test_an_exception_of_a_step_that_the_body_catches_is_found() -> None:
     [
         (lambda loop, loss: None, r"local did not call loop\.step"),
         (step_twice, "called twice"),
+        (add_group, "had 2 parameters and has 3"),
     ],
 )
 def test_a_body_that_does_not_step_once_is_found(body: Any, words: str) -> None:
@@ -405,3 +413,54 @@ def test_a_member_without_samples_leaves_infinite_buffers_as_they_are(local_step
     )
     loop._sum.begin()
     assert not np.isnan(loop._sum.fill(0.0)).any()
+
+
+def test_nodes_of_other_options_have_another_digest() -> None:
+    """Members that clip, scale or average otherwise would drift apart."""
+    changes: list[dict[str, Any]] = [
+        {},
+        {"max_grad_norm": 1.0},
+        {"reduction": "sum"},
+        {"rate_of_nodes": lambda num: num**0.5},
+        {"outer_rate": 0.5},
+        {"outer_momentum": 0.5},
+        {"scheduler_every": "step"},
+        {"scaler": torch.amp.GradScaler("cpu")},
+    ]
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    changes.append({"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)})
+    loops = [elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=4, **change) for change in changes]
+    digests = {digest_of(model, optimizer, loop._plan, loop._options) for loop in loops}
+    assert len(digests) == len(changes)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_no_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The training goes on; the fault is logged once."""
+    state = trained_state("SGD")
+    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), every_iterations=1), state)
+    place = tmp_path / f"chicle-loop-{state.position.step:09d}.safetensors"
+    place.mkdir()
+    for _ in range(2):
+        checkpoints.save()
+    assert list(tmp_path.iterdir()) == [place]
+    assert len(caplog.records) == 1
+    place.rmdir()
+    checkpoints.save()
+    assert place.is_file()
+
+
+def test_complex_numbers_are_in_checkpoints(tmp_path: Path) -> None:
+    """Of both sizes."""
+    parameters = [nn.Parameter(torch.tensor([1 + 2j, 3 - 1j], dtype=d)) for d in (torch.complex64, torch.complex128)]
+    model = nn.ParameterList(parameters)
+    state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
+    state.position = Position(step=1)
+    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), every_iterations=1), state)
+    checkpoints.save()
+    with torch.no_grad():
+        kept = [parameter.clone() for parameter in parameters]
+        for parameter in parameters:
+            parameter.zero_()
+    assert checkpoints.restore(1)
+    assert all(torch.equal(one, two) for one, two in zip(parameters, kept, strict=True))

@@ -30,6 +30,7 @@ from torch import nn
 from torch.nn import functional
 
 import chicle_elastic.torch as elastic
+from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.collectives.socket_group import SocketGroup
 from chicle_elastic.torch.schedule import Call
 
@@ -221,6 +222,11 @@ def main() -> None:
         "model": values_of(model),
         "initial": initial,
     }
+    if "CHICLE_CONTROL" in os.environ:
+        try:
+            elastic.loop(model, optimizer, dataset, batch_size=1)
+        except UsageError as error:
+            found["second"] = str(error)
     (options.out / f"{node}.result.json").write_text(json.dumps(found))
 
 
