@@ -19,7 +19,7 @@ from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY
 from chicle_elastic.solvers.linear.l1.penalty import L1Penalty
 from chicle_elastic.solvers.linear.l1.subproblem import minimise
-from estimators.regression.targets import EPS, Products, Results, Samples, finished
+from estimators.regression.targets import Products, Results, Samples, finished
 
 MOST_LOOKS = 8
 """Sweeps over all columns after which a job, which has other means, goes on."""
@@ -80,7 +80,7 @@ def _solution(
     primal = losses + penalty.value(w)
     _, gap = penalty.scaled(w, primal, np.array([losses]), v[np.newaxis])
     length = float(np.abs(w).sum())
-    gap = max(gap, 0.0) + EPS * (square + products.size / total * length * length)
+    gap = max(gap, 0.0) + products.rounding * (square + products.size / total * length * length)
     if np.isfinite(products.total):
-        gap += (EPS * float(np.abs(products.means) @ np.abs(w))) ** 2
+        gap += (products.rounding * float(np.abs(products.means) @ np.abs(w))) ** 2
     return w, primal, gap

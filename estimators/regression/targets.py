@@ -130,7 +130,10 @@ class Products:
         targets: Y, shape (n, K).
         means, target_means: What was taken from rows and targets, shapes (d,) and (K,).
         is_wide: Whether n < d.
+        low, target_low: What rounding to `means` and `target_means` took from the means.
         size: Sum of the squares that the products are made of.
+        rounding: Share of the sums of squares that rounding may have changed: of each part that the rows came in as
+            much, and not less for many, since rounding of equal rows has one sign.
     """
 
     def __init__(self, samples: Samples, *, has_intercept: bool, by_columns: bool = False) -> None:
@@ -139,17 +142,18 @@ class Products:
         self.weight = float(weights.sum())
         self.total = self.weight if has_intercept else np.inf
         self.roots = np.sqrt(weights)
-        self.targets, self.target_means = _centred(Y, weights, self.total)
+        self.rounding = EPS
+        self.targets, self.target_means, self.target_low = _centred(Y, weights, self.total)
         self.targets *= self.roots[:, None]
         self.floor = LEAST_RESIDUAL**2 * np.einsum("n,nk,nk->k", weights, Y, Y)
         self.is_wide = n < d and not by_columns
         if sparse.issparse(X):  # zeros stay zeros: what means change is taken from the products
-            self.means = X.T @ weights / self.total
+            self.means, self.low = X.T @ weights / self.total, np.zeros(d)
             self._rows: Any = sparse.diags_array(self.roots).dot(X.astype(np.float64))
             self._shift = self.means
             self.size = float((self._rows.data**2).sum())
         else:
-            rows, self.means = _centred(as_floats(X, np.float64), weights, self.total)
+            rows, self.means, self.low = _centred(as_floats(X, np.float64), weights, self.total)
             if samples.weights is not None:
                 rows *= self.roots[:, None]
             self._rows, self._shift = rows, np.zeros(d)
@@ -199,9 +203,12 @@ class Products:
         found, has_intercept = other.alone(), np.isfinite(self.total)
         found.weight, found.total = self.weight + other.weight, self.total + other.total
         share = other.weight / found.weight if has_intercept else 0.0
-        weight, shift = share * self.weight, other.means - self.means
-        target_shift = other.target_means - self.target_means
-        found.means, found.target_means = self.means + share * shift, self.target_means + share * target_shift
+        # A difference of rounded means may be rounding, of means far from 0, and would not be squared.
+        weight, shift = share * self.weight, (other.means - self.means) + (other.low - self.low)
+        target_shift = (other.target_means - self.target_means) + (other.target_low - self.target_low)
+        found.means, found.low = _sum(self.means, self.low + share * shift)
+        found.target_means, found.target_low = _sum(self.target_means, self.target_low + share * target_shift)
+        found.rounding = self.rounding + other.rounding
         found.gram = self.gram + other.gram + np.outer(weight * shift, shift)
         found.right = self.right + other.right + np.outer(weight * shift, target_shift)
         found.squares = self.squares + other.squares + weight * target_shift**2
@@ -274,7 +281,7 @@ class Products:
                 return np.asarray(cho_solve(cho_factor(matrix, overwrite_a=True), right))
             except LinAlgError:
                 values, vectors = eigh(self.gram)
-        values = np.where(values > EPS * self.size, values, 0.0)[:, None]
+        values = np.where(values > self.rounding * self.size, values, 0.0)[:, None]
         return np.asarray(vectors @ ((vectors.T @ right) / (values + alpha)))
 
     def require_finite(self, estimator: Any, samples: Samples) -> None:
@@ -299,7 +306,7 @@ class Products:
         right, squares = self.right[:, columns], self.squares[columns]
         products = self.gram @ solutions
         left = right - products - alpha * solutions
-        rounding = EPS * self.size * np.sqrt((solutions**2).sum(axis=0))
+        rounding = self.rounding * self.size * np.sqrt((solutions**2).sum(axis=0))
         if self.is_wide:
             primal = ((left + alpha * solutions) ** 2).sum(axis=0) + alpha * (solutions * products).sum(axis=0)
             gap = (np.sqrt((left * (self.gram @ left)).sum(axis=0).clip(0)) + np.sqrt(self.size) * rounding) ** 2
@@ -307,9 +314,9 @@ class Products:
             primal = squares - (solutions * (right + left)).sum(axis=0)
             gap = (np.sqrt((left**2).sum(axis=0)) + rounding) ** 2
             squares = squares + self.size * (solutions**2).sum(axis=0)  # P is a difference of products
-        gap = gap / alpha + EPS * squares
+        gap = gap / alpha + self.rounding * squares
         if np.isfinite(self.total):
-            gap += self.total * (EPS * (np.abs(self.means) @ np.abs(W))) ** 2
+            gap += self.total * (self.rounding * (np.abs(self.means) @ np.abs(W))) ** 2
         primal = np.maximum(primal, 0.0)
         return primal, np.maximum(primal - gap, 0.0), gap / np.maximum(primal, np.maximum(self.floor[columns], TINY))
 
@@ -353,15 +360,24 @@ class Products:
             yield errors / free
 
 
-def _centred(values: Array, weights: Array, total: float) -> tuple[Array, Array]:
-    """Return a copy less its weighted means, and these; rounding of sums far from 0 is found in what is left."""
+def _centred(values: Array, weights: Array, total: float) -> tuple[Array, Array, Array]:
+    """Return a copy less its weighted means, these, and what rounding took from them.
+
+    Rounding of sums far from 0 is found in what is left.
+    """
     means = weights @ values / total
-    values = values - means
+    values, rest = values - means, np.zeros_like(means)
     if np.isfinite(total):
         rest = weights @ values / total
         values -= rest
-        means += rest
-    return values, means
+    return values, *_sum(means, rest)
+
+
+def _sum(values: Array, more: Array) -> tuple[Array, Array]:
+    """Return a sum, and exactly what rounding took from it (Knuth's TwoSum)."""
+    found = values + more
+    added = found - values
+    return found, (values - (found - added)) + (more - added)
 
 
 def fit_at_once(

@@ -13,7 +13,7 @@ from sklearn.preprocessing import PolynomialFeatures, scale
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleElasticNet, ChicleLasso, ChicleRidge
-from tests.estimators.reference_fits import least_and_own, terms_of
+from tests.estimators.reference_fits import least_and_own, terms_of, value_at
 
 MODELS = [ChicleRidge(alpha=0.5), ChicleLasso(alpha=0.05), ChicleElasticNet(alpha=0.05, l1_ratio=0.3)]
 
@@ -125,6 +125,34 @@ def test_columns_that_are_correlated_take_more_sweeps(kind, l1_ratio):
     whole = clone(model).fit(X, y)
     assert model.duality_gap_ <= model.tol
     assert model.objective_ == pytest.approx(whole.objective_, rel=2e-6)
+
+
+def equal_rows(rng, num_rows):
+    """The rounding of their sums has one sign; a shift of 0, and rows one by one."""
+    X = np.tile(rng.normal(size=3), (num_rows, 1))
+    return X, X.sum(axis=1) + 1e-3 * (-1.0) ** np.arange(num_rows), 0.0, 1
+
+
+def means_far_from_0(rng, num_rows):
+    """Two parts whose means differ by less than 1e-7 of them; the shift takes no digit of a value."""
+    X = np.round(np.sort(rng.normal(size=(num_rows, 3)), axis=0) * 2.0**24) / 2.0**24
+    y = np.round((X.sum(axis=1) + 1e-3 * rng.normal(size=num_rows)) * 2.0**24) / 2.0**24
+    return X, y, 2.0**24, num_rows // 2
+
+
+@pytest.mark.parametrize("data", [equal_rows, means_far_from_0])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_rounding_of_the_parts_is_in_the_gap(model, data):
+    """Of many parts as much as they may have, and of means far from 0 next to none."""
+    X, y, shift, size = data(np.random.default_rng(0), 1500)
+    model = clone(model).set_params(alpha=1e-7, fit_intercept=shift > 0)
+    for begin in range(0, len(X), size):
+        model.partial_fit(X[begin : begin + size] + shift, y[begin : begin + size] + shift)
+    if shift:
+        X, y = X - X.mean(axis=0), y - y.mean()
+    [(terms, w)] = terms_of(model.set_params(fit_intercept=False), X, y)
+    own = value_at(terms, w)
+    assert abs(model.objective_ - own) <= model.duality_gap_ * own <= 1e-6 * own
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
