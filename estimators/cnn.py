@@ -186,7 +186,7 @@ class ChicleCNNClassifier(
         The best of them, which `module_` has; only with `early_stopping`.
     n_features_in_ : int
         Values of a sample.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, if X had some.
 
     References

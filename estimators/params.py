@@ -97,7 +97,7 @@ class JobParams(LeanEstimator):
         What became of each chunk: rows, owner, iterations by node, replays.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, if X had some.
     """
 

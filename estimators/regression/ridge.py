@@ -215,7 +215,7 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, LeanEstimator):
         All rows as one chunk.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, if X had some.
 
     See Also

@@ -112,7 +112,7 @@ class ChicleSearchCV(GridSearchCV):
         Labels, of a classifier.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, if X had some.
     sharing_ : tuple of str
         A line per group of fits: how many they were, and what they shared, or why nothing.
