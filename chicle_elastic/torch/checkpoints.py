@@ -1,6 +1,6 @@
 """Checkpoints of a loop, for the case that no node is left: one file of the format of safetensors.
 
-    chicle-loop-000001200.safetensors    all of it: parameters and buffers by name, the rest as state.N
+    chicle-loop-000001200.safetensors    all of it: parameters and buffers by name, the rest as state/N
 
 The file is an 8-byte length, a JSON header and raw bytes; the text of the state (`state`) is in its metadata, so any
 reader of safetensors finds the model, and nothing is unpickled. It appears under its name when it is complete.
@@ -120,7 +120,7 @@ def write(path: Path, state: TrainingState) -> None:
     """Write the state into a file, whole or not at all."""
     head, tensors = state.describe()
     names = [name for name, _ in state.named_tensors()]
-    names += [f"state.{number}" for number in range(len(names), len(tensors))]
+    names += [f"state/{number}" for number in range(len(names), len(tensors))]
     header: dict[str, Any] = {"__metadata__": {"chicle": head.decode()}}
     views = [bytes_of(tensor.cpu().contiguous()) for tensor in tensors]
     position = 0

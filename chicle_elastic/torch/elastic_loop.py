@@ -358,7 +358,8 @@ class Loop:
         before, size = self.position, len(self.members)
         batches = self._plan.batches(before, size)
         num_samples = [sum(map(len, pieces)) for pieces in batches]
-        buffer = self._sum.fill(num_samples[self.rank] / sum(num_samples))
+        is_first = self.rank == next(rank for rank, num in enumerate(num_samples) if num)
+        buffer = self._sum.fill(num_samples[self.rank] / sum(num_samples), is_first=is_first)
         counts = [sum(map(bool, pieces)) for pieces in batches]
         call = Call.STEP if counts[self.rank] == max(counts) else Call.IDLE  # the others run the body once more
         row = Row(call, len(buffer), self._samples_done, self._loss_sum, wants_stop=self._wants_stop)

@@ -412,7 +412,7 @@ def test_a_member_without_samples_leaves_infinite_buffers_as_they_are(local_step
         model, torch.optim.SGD(model.parameters(), lr=0.1), torch.zeros(8, 2), batch_size=4, local_steps=local_steps
     )
     loop._sum.begin()
-    assert not np.isnan(loop._sum.fill(0.0)).any()
+    assert not np.isnan(loop._sum.fill(0.0, is_first=False)).any()
 
 
 def test_nodes_of_other_options_have_another_digest() -> None:
@@ -464,3 +464,43 @@ def test_complex_numbers_are_in_checkpoints(tmp_path: Path) -> None:
             parameter.zero_()
     assert checkpoints.restore(1)
     assert all(torch.equal(one, two) for one, two in zip(parameters, kept, strict=True))
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+def test_members_have_the_same_buffers_after_a_step(local_steps: int) -> None:
+    """One of three has no samples: counters are those of one that has, and constants keep their bits."""
+    models = [nn.BatchNorm1d(2) for _ in range(3)]
+    constant, large = torch.rand(500), 2**40 + 12345
+    loops = []
+    for number, model in enumerate(models):
+        model.register_buffer("constant", constant.clone())
+        model.register_buffer("is_odd", torch.tensor([True, False]))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loops.append(elastic.loop(model, optimizer, torch.zeros(8, 2), batch_size=4, local_steps=local_steps))
+        model.num_batches_tracked.fill_(large)
+        loops[-1]._sum.begin()
+        if number:
+            model(torch.rand(4, 2)).sum().backward()
+    vectors = [loop._sum.fill([0.0, 0.7, 0.3][rank], is_first=rank == 1) for rank, loop in enumerate(loops)]
+    total = vectors[0] + vectors[1] + vectors[2]
+    for loop, vector in zip(loops, vectors, strict=True):
+        vector[:] = total
+        loop._sum.commit([], local_steps)
+    for model in models:
+        assert model.num_batches_tracked == large + 1
+        assert torch.equal(model.running_mean, models[1].running_mean)
+        assert model.is_odd.tolist() == [True, False]
+        assert local_steps > 1 or torch.equal(model.constant, constant)
+
+
+def test_parameters_may_have_any_name_in_checkpoints(tmp_path: Path) -> None:
+    """Also one that the rest of the state could have."""
+    model = nn.ModuleDict({"state": nn.ParameterList([nn.Parameter(torch.full((1,), float(n))) for n in range(8)])})
+    state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), None, None)
+    model["state"][0].grad = torch.ones(1)
+    state.optimizer.step()
+    state.position = Position(step=1)
+    state.velocity = [torch.ones(1)] * 8
+    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), every_iterations=1), state)
+    checkpoints.save()
+    assert checkpoints.restore(1)
