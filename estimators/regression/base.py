@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from estimators.regression.common import RegressionSet
     from estimators.regression.targets import Samples
 
+OF_COLUMNS = ("n_features_in_", "feature_names_in_")
+"""Attributes that belong to `coef_`, but are set before it."""
+OF_PARTS = ("_products", "n_samples_seen_")
+"""Attributes that `partial_fit` goes on with."""
 FEW_VALUES = 1 << 20
 """Values of X up to which a copy of them costs less than a job."""
 
@@ -123,7 +127,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, LinearEstimator, metaclas
         from estimators.place import runtime_of
         from estimators.regression.common import regression_set
 
-        model = self.__dict__.get("coef_")
+        model, columns = self.__dict__.get("coef_"), {n: v for n, v in vars(self).items() if n in OF_COLUMNS}
         try:
             runtime = runtime_of(self)
             shape = _shape(y)
@@ -143,9 +147,11 @@ class LinearRegressor(RegressionMixin, RegressorMixin, LinearEstimator, metaclas
                     return self
             return self._fit_job(regression_set, runtime, X, y, sample_weight)
         finally:
-            if self.__dict__.get("coef_") is not model:  # else a fit that failed ends no calls of partial_fit
-                for name in ("_products", "n_samples_seen_"):
-                    self.__dict__.pop(name, None)
+            is_as_before = model is not None and self.__dict__.get("coef_") is model  # the fit has failed
+            for name in OF_COLUMNS if is_as_before else OF_PARTS:
+                self.__dict__.pop(name, None)
+            if is_as_before:
+                self.__dict__.update(columns)
 
     def _begun(self, training: "RegressionSet", runtime: "Runtime") -> tuple[Any, bool, Mapping[str, Any]]:
         first = self._initial_model()

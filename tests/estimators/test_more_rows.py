@@ -97,11 +97,13 @@ def test_fit_keeps_no_products(model, runtime, targets):
 @pytest.mark.parametrize("runtime", [None, InProcess()], ids=["at once", "job"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_partial_fit_goes_on_after_a_fit_that_failed(model, runtime):
-    """The model is still that of the calls before."""
+    """The model is still that of the calls before, of as many columns."""
     X, Y, _ = rows()
     model = clone(model).set_params(runtime=runtime).partial_fit(X[:90], Y[:90, 0])
     with pytest.raises(DataError, match="NaN in column 2"):
         model.fit(np.where(np.arange(8) == 2, np.nan, X), Y[:, 0])
+    with pytest.raises(DataError, match="NaN in column 0"):
+        model.fit(np.full((120, 7), np.nan), Y[:, 0])
     model.partial_fit(X[90:], Y[90:, 0])
     assert model.n_samples_seen_ == 120
     whole = clone(model).partial_fit(X, Y[:, 0])
