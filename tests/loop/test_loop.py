@@ -504,3 +504,17 @@ def test_parameters_may_have_any_name_in_checkpoints(tmp_path: Path) -> None:
     checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), every_iterations=1), state)
     checkpoints.save()
     assert checkpoints.restore(1)
+
+
+def test_the_job_ends_in_an_iteration_of_its_own() -> None:
+    """All members take part in it, after the last step, which is like any other: who missed that receives it."""
+    model = nn.Linear(6, 3)
+    calls: list[str | None] = []
+    with elastic.loop(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.zeros(8, 6), batch_size=4) as loop:
+        seat: Any = loop._seat
+        gather, committed = seat.gather, seat.committed
+        seat.gather = lambda row: calls.append("gather") or gather(row)
+        seat.committed = lambda rows, **said: calls.append(said["stop_reason"]) or committed(rows, **said)
+        for batch in loop.epochs(1):
+            loop.step(model(batch.x).sum())
+    assert calls == ["gather", None, "gather", None, "gather", "1 epochs are done"]
