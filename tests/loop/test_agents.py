@@ -112,7 +112,6 @@ def test_an_exception_on_one_node_takes_that_node_out(tmp_path: Path, tasks: Tas
         n0.wait_for_members(2)
         results = end(cluster, n0, n2)
         assert sorted(losses_of(results)) == list(range(results[0]["steps"]))
-        assert "the code of n1 has failed" in n0.output()
 
 
 @pytest.mark.parametrize(
