@@ -24,7 +24,7 @@ def pytest_collection_finish() -> None:
 
 
 if importlib.util.find_spec("torch") is None:  # make test-python and its like
-    collect_ignore = ["cluster"]  # whose conftest needs it
+    collect_ignore = ["cluster", "loop"]  # whose conftests need it
     NO_TORCH = ("No module named 'torch'", "needs the package 'torch'")
 
     def skipped_without_torch(report: pytest.CollectReport | pytest.TestReport, where: str) -> None:
