@@ -40,6 +40,11 @@ def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
 
 def check_methods(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """Raise UsageError for an optimizer or a scheduler that needs more than summed gradients and a call."""
+    if any(parameter.is_complex() for group in optimizer.param_groups for parameter in group["params"]):
+        raise UsageError(
+            "a parameter of the optimizer is complex, and gradients are added up as real numbers; keep real and "
+            "imaginary parts as two real parameters (torch.view_as_real)"
+        )
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         raise UsageError(
             f"{type(optimizer).__name__} does not work in a loop: LBFGS calls the model again within its step, and "

@@ -203,6 +203,7 @@ def plain_optimizer() -> torch.optim.Optimizer:
         ({"local_steps": 0}, "local_steps=0"),
         ({"seed": -1}, "seed=-1"),
         ({"optimizer": torch.optim.LBFGS([nn.Parameter(torch.zeros(1))])}, "LBFGS"),
+        ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1, dtype=torch.complex64))], lr=0.1)}, "view_as_real"),
         ({"optimizer": torch.optim.SparseAdam([nn.Parameter(torch.zeros(1))])}, "SparseAdam"),
         ({"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(plain_optimizer())}, "ReduceLROnPlateau"),
         ({"local_steps": 2, "scaler": torch.amp.GradScaler("cpu")}, "scaler"),
