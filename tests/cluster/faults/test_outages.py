@@ -22,6 +22,9 @@ def test_a_part_joins_again_when_the_others_hear_it(nodes: ChaosNodes, outage: O
     part, others = smaller_part(outage, members, members[0], random.Random(1))
     nodes.arm(faults_of(outage, part, others, number=1, seconds=PARTED_S))
     assert comes(lambda: any(node.last("expelled") or node.last("paused") for node in members), 40)
+    # Iterations of all may still be written down now: only those after the outage say that the part is back.
+    over_s = max(fault["time"] for fault in read_fired(nodes.fired)) + PARTED_S
+    assert comes(lambda: any(node.last("iteration")["time"] > over_s for node in members), 40)
     end(nodes, members)
 
 
