@@ -83,7 +83,7 @@ def chicle(options: argparse.Namespace) -> None:
 
 
 def stock(options: argparse.Namespace) -> None:
-    """The same by DDP; torchrun kills and starts this process at each change."""
+    """Do the same by DDP; torchrun kills and starts this process at each change."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

@@ -9,7 +9,7 @@ MISSED = "GATE MISSED"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a value has to be: below the gate the benchmark fails, the target is where we want to be.
+    """Say what a value has to be: below the gate the benchmark fails, the target is where we want to be.
 
     Attributes:
         gate: The least (or, with `at_most`, the most) that passes.
@@ -58,7 +58,7 @@ class Row:
     details: dict[str, Any] = field(default_factory=dict)
 
     def verdict(self, *, judged: bool) -> str:
-        """What the bar says; nothing in a quick run, whose data are too small for it."""
+        """Return what the bar says; nothing in a quick run, whose data are too small for it."""
         if self.bar is None or self.value is None:
             return ""
         return self.bar.verdict(self.value) if judged else "not judged"

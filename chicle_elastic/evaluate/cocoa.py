@@ -36,7 +36,7 @@ class Cocoa(LinearTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottledCocoa(Cocoa):
-    """The same on tasks that take so long per row, and one that takes longer for a while.
+    """Run the same on tasks that take so long per row, and one that takes longer for a while.
 
     A task that is to end its work at a deadline processes the part of its rows for which there is time.
 

@@ -37,7 +37,7 @@ class DataSet:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether X is a CSR matrix."""
+        """Say whether X is a CSR matrix."""
         return bool(sp.issparse(self.X))
 
     @property

@@ -46,7 +46,7 @@ TEST_SHARE = 6  # every so manieth image is for the test where no file says whic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a folder has: data sets, and a line for each of its files."""
+    """Hold what a folder has: data sets, and a line for each of its files."""
 
     rows: tuple[DataSet, ...]  # for CoCoA, two classes each
     images: tuple[tuple[str, ImageData], ...]  # for local SGD, with their titles
@@ -85,8 +85,9 @@ Reader = Callable[[Path, int], Any]
 
 
 def _kind(path: Path) -> tuple[str, Reader | None]:
-    """What a file is taken for, and what reads it; None where it belongs to another one. Raises DataError when it is
-    taken for nothing."""
+    """Say what a file is taken for, and what reads it, None where it belongs to another one; a DataError where it is
+    taken for nothing.
+    """
     with path.open("rb") as file:
         start = file.read(4)
     if is_idx(start) or is_compressed_idx(path):

@@ -58,7 +58,7 @@ class PendingProposal:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether any of them asks for a boundary; others wait for one that comes anyway."""
+        """Say whether any of them asks for a boundary; others wait for one that comes anyway."""
         return not all(is_patient(item.proposal.event) for item in self._items)
 
     def add(self, node: NodeId, proposal: Propose) -> None:
