@@ -15,6 +15,7 @@ import selectors
 import socket
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -318,6 +319,8 @@ class KeyValueClient(Closing):
         self._peer = f"the store at {format_tcp(host, port)}"
         self._lock = threading.Lock()
         self._sock = socket.create_connection((host, port), timeout=connect_s)
+        # Not __del__: in a cycle, as an error with its traceback makes one, the socket may go first, with a warning.
+        self._close = weakref.finalize(self, self._sock.close)
         tune_tcp(self._sock)
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -366,11 +369,7 @@ class KeyValueClient(Closing):
 
     def close(self) -> None:
         """Close the connection. May be called again."""
-        self._sock.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # it could not connect
-            self.close()
+        self._close()
 
     def _ask(self, asked: Operation, wait_s: float = 0.0) -> Any:
         frame = wire.pack_text(Kind.ASK, msgspec.json.encode(asked))

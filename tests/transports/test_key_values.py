@@ -1,7 +1,9 @@
 """A store of keys and values: a real server, real connections, and callers that are none."""
 
+import gc
 import socket
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,6 +59,20 @@ def test_operations(connect: Connect) -> None:
     assert (first.add("number", 5), second.add("number", -7)) == (5, -2)
     assert sorted(first.list_keys()) == ["a/ü", "cell", "number"]
     assert (first.delete_key("cell"), first.delete_key("cell")) == (True, False)
+
+
+def test_a_client_that_is_dropped_in_a_cycle_closes_its_socket(server: tuple[KeyValueServer, int]) -> None:
+    """An error holds its frames, and they hold the client; the collector may come to the socket first."""
+    client = KeyValueClient("127.0.0.1", server[1], connect_s=timeout_s(10))
+    held: list[object] = [client, *vars(client).values()]
+    held.append(held)
+    del client
+    gc.collect()  # it keeps them in the order in which it came to them: from the younger list, and from its end
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del held
+        gc.collect()
+    assert not [warning for warning in caught if warning.category is ResourceWarning]
 
 
 def test_many_wait_for_the_keys_of_all(connect: Connect) -> None:
