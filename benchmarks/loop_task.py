@@ -88,6 +88,10 @@ def stock(options: argparse.Namespace) -> None:
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+    # What the first step imports takes seconds, more than the shortest time-out: every round would end with it.
+    first = nn.Linear(1, 1)
+    first(torch.ones(1, 1)).sum().backward()
+    torch.optim.Adam(first.parameters()).step()
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     group = dist.new_group(timeout=timedelta(seconds=SILENT_S))
     model = network(options.parameters)

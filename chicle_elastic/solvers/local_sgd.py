@@ -10,7 +10,7 @@ joiner too, is told by the one all-reduce. An epoch ends when no task has an unu
 
 Beyond the paper: `outer_momentum` treats the averaged change as a gradient and adds Nesterov momentum to it (Douillard
 et al. 2023, "DiLoCo", algorithm 1). "auto" does so with as much momentum as the number of tasks asks for, see
-`LocalSGDTrainer.outer_step`: DiLoCo's 0.7 and 0.9 for 16 tasks, less for fewer, because two learn worse by that much.
+`OuterStep.of_tasks`: DiLoCo's 0.7 and 0.9 for 16 tasks, less for fewer, because two learn worse by that much.
 `lr_scaling="linear"` (Goyal et al. 2017, section 2.1) and `decay` are off by default.
 
 The outer momentum u while K changes. It is part of the model, so a joiner gets it with the model, and a leaver takes
@@ -57,6 +57,17 @@ class OuterStep:
     rate: float = 1.0
     momentum: float = 0.0
 
+    @classmethod
+    def of_tasks(cls, num_tasks: int, rate: float = OUTER_RATE) -> "OuterStep":
+        """Return the "auto" step, which is nothing for one task.
+
+        For K of them an average moves the model by rate / (1 - momentum) = K^0.7 times itself in all, and the momentum
+        is 0.9 at most, as for 16 tasks: 0.57 for 2, 0.73 for 4, 0.84 for 8.
+        """
+        if num_tasks <= 1:
+            return cls()
+        return cls(rate=rate, momentum=min(max(1.0 - rate * num_tasks**-OUTER_GROWTH, 0.0), MOST_OUTER_MOMENTUM))
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGDTrainer(Trainer):
@@ -80,7 +91,7 @@ class LocalSGDTrainer(Trainer):
         schedule_settings: More arguments of that class or function.
         schedule_steps: Steps of that scheduler in the whole training.
         outer_momentum: Nesterov momentum of the averaged changes, not in the paper; 0 for none, "auto" for what
-            `outer_step` says, which depends on the number of tasks.
+            `OuterStep.of_tasks` says.
         outer_learning_rate: Their learning rate, used together with `outer_momentum`.
         max_epochs: Epochs after which the training ends.
         seed: Of first weights, order of samples and dropout.
@@ -268,17 +279,12 @@ class LocalSGDTrainer(Trainer):
         return self.outer_momentum > 0
 
     def outer_step(self, num_tasks: int) -> OuterStep:
-        """How the average of K tasks moves the model.
-
-        "auto" is nothing for one task. For K of them an average moves the model by rate / (1 - momentum) = K^0.7 times
-        itself in all, and the momentum is 0.9 at most, as for 16 tasks: 0.57 for 2, 0.73 for 4, 0.84 for 8.
-        """
-        if not self.has_outer_momentum or (self.outer_momentum == "auto" and num_tasks <= 1):
+        """How the average of K tasks moves the model; "auto" is `OuterStep.of_tasks`."""
+        if not self.has_outer_momentum:
             return OuterStep()
         if self.outer_momentum != "auto":
             return OuterStep(rate=self.outer_learning_rate, momentum=self.outer_momentum)
-        momentum = 1.0 - self.outer_learning_rate * num_tasks**-OUTER_GROWTH
-        return OuterStep(rate=self.outer_learning_rate, momentum=min(max(momentum, 0.0), MOST_OUTER_MOMENTUM))
+        return OuterStep.of_tasks(num_tasks, self.outer_learning_rate)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """The average by samples, and the next place.

@@ -2,9 +2,9 @@
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,18 +16,6 @@ from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, CsrRows
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.torch.schedule import cut
-
-
-class Samples(Protocol):
-    """A data set that gives any samples by their numbers."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
-
-    def fetch(self, numbers: Array) -> Any:
-        """Return these samples, collated: usually a tuple (inputs, targets)."""
-        ...
 
 
 class Batch:
@@ -43,7 +31,7 @@ class Batch:
             step is as fast as the others.
     """
 
-    def __init__(self, samples: Samples, numbers: Array, *, epoch: int, is_rehearsal: bool = False) -> None:
+    def __init__(self, samples: "Samples", numbers: Array, *, epoch: int, is_rehearsal: bool = False) -> None:
         self.numbers, self.epoch, self.is_rehearsal = numbers, epoch, is_rehearsal
         self._samples = samples
         self.data = samples.fetch(numbers)
@@ -72,66 +60,57 @@ class Batch:
         return iter(self.data)
 
 
-def samples_of(dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> Samples:
-    """Return the samples of a map-style data set, of tensors, arrays or a tuple of them, or of a chunk folder. Raises
-    UsageError when the samples have no numbers, or are of different lengths."""
-    if isinstance(dataset, str | Path):
-        dataset = ChunkFolder(dataset)
-    if isinstance(dataset, ChunkFolder):
-        return FolderSamples(dataset)
-    if isinstance(dataset, TensorDataset) and collate is None:
-        return TensorSamples(dataset.tensors)
-    if isinstance(dataset, torch.Tensor | np.ndarray):
-        return TensorSamples((dataset,))
-    is_tuple = isinstance(dataset, tuple) or (isinstance(dataset, list) and len(dataset) == 2)
-    if is_tuple and dataset and all(isinstance(part, torch.Tensor | np.ndarray) for part in dataset):
-        return TensorSamples(dataset)
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise UsageError(
-            f"a data set of {type(dataset).__name__} has no samples by number, so no node could take over those of "
-            "another one; give a map-style data set, with __len__ and __getitem__, tensors, or a folder that `chicle "
-            "convert` has made"
-        )
-    return MapSamples(dataset, collate or default_collate)
+class Samples:
+    """A data set that gives any samples by their numbers.
 
+    Args:
+        dataset: Map-style.
+        collate: Makes a batch of a list of samples; None where the data set takes a tensor of numbers.
+    """
 
-class TensorSamples:
-    """Samples of tensors or arrays, along their first axis."""
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._tensors = [torch.as_tensor(part) for part in parts]
-        lengths = {len(tensor) for tensor in self._tensors}
-        if len(lengths) != 1:
-            raise UsageError(f"the tensors have {sorted(lengths)} samples; give as many of each")
-
-    def __len__(self) -> int:
-        return len(self._tensors[0])
-
-    def fetch(self, numbers: Array) -> tuple[torch.Tensor, ...]:
-        """Return the rows of each tensor."""
-        index = torch.from_numpy(numbers)
-        return tuple(tensor[index.to(tensor.device)] for tensor in self._tensors)
-
-
-class MapSamples:
-    """Samples of a data set with `__getitem__` and `__len__`."""
-
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
         self._dataset, self._collate = dataset, collate
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def fetch(self, numbers: Array) -> Any:
-        """Return the samples, collated."""
+        """Return these samples, collated: usually a tuple (inputs, targets)."""
+        if self._collate is None:
+            return self._dataset[torch.from_numpy(numbers)]
         indices = numbers.tolist()
         if hasattr(self._dataset, "__getitems__"):
             return self._collate(self._dataset.__getitems__(indices))
         return self._collate([self._dataset[index] for index in indices])
 
 
-class FolderSamples:
-    """Rows of a chunk folder, dense, with the shape of a sample; their files are mapped where that is possible."""
+def samples_of(dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> Samples:
+    """Return the samples of a map-style data set, of tensors, arrays or a tuple of them, or of a chunk folder. Raises
+    UsageError when the samples have no numbers, or are of different lengths."""
+    if isinstance(dataset, str | Path):
+        dataset = ChunkFolder(dataset)
+    if isinstance(dataset, ChunkFolder):
+        return Samples(FolderRows(dataset), collate or default_collate)
+    parts = (dataset,) if isinstance(dataset, torch.Tensor | np.ndarray) else dataset
+    is_tuple = isinstance(parts, tuple) or (isinstance(parts, list) and len(parts) == 2)
+    if is_tuple and parts and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
+        tensors = [torch.as_tensor(part) for part in parts]
+        lengths = {len(tensor) for tensor in tensors}
+        if len(lengths) != 1:
+            raise UsageError(f"the tensors have {sorted(lengths)} samples; give as many of each")
+        return Samples(TensorDataset(*tensors), None)
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise UsageError(
+            f"a data set of {type(dataset).__name__} has no samples by number, so no node could take over those of "
+            "another one; give a map-style data set, with __len__ and __getitem__, tensors, or a folder that `chicle "
+            "convert` has made"
+        )
+    is_of_tensors = isinstance(dataset, TensorDataset) and collate is None
+    return Samples(dataset, None if is_of_tensors else collate or default_collate)
+
+
+class FolderRows:
+    """Rows and targets of a chunk folder, dense, with the shape of a sample; their files are mapped where possible."""
 
     def __init__(self, folder: ChunkFolder) -> None:
         self._folder = folder.mapped() or folder
@@ -143,24 +122,15 @@ class FolderSamples:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def fetch(self, numbers: Array) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rows and targets: (n, ...) of the sample's shape, and (n,)."""
-        rows, targets = zip(*map(self._sample, numbers.tolist()), strict=True)
-        return torch.from_numpy(np.stack(rows)), torch.from_numpy(np.stack(targets))
-
-    def _sample(self, number: int) -> tuple[Array, Any]:
+    def __getitem__(self, number: int) -> tuple[Array, Any]:
         which = bisect.bisect_right(self._starts, number) - 1
         if which not in self._chunks:
             self._chunks[which] = self._folder.load(ChunkId(which), NO_STATE)
         chunk, row = self._chunks[which], number - self._starts[which]
-        rows = chunk.rows
+        rows, shape, target = chunk.rows, self._schema.sample_shape, chunk.targets[row]
         if isinstance(rows, CsrRows):
             values: Array = matrix_of(rows)[[row]].toarray()[0]
         else:
-            values = as_floats(rows[row])
-        shape = self._schema.sample_shape
-        return values.reshape(shape) if shape else values, np.asarray(self._widened(chunk.targets[row]))
-
-    def _widened(self, target: Any) -> Any:
-        """Return class codes as torch's losses want them."""
-        return np.int64(target) if self._schema.num_classes else target
+            values = np.array(as_floats(rows[row]))
+        # Codes of classes as torch's losses want them.
+        return values.reshape(shape or values.shape), np.int64(target) if self._schema.num_classes else target

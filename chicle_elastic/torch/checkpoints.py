@@ -1,81 +1,67 @@
-"""Checkpoints of a loop, for the case that no node is left: one file of the format of safetensors.
+"""Checkpoints of a loop, for the case that no node is left.
 
-    chicle-loop-000001200.safetensors    all of it: parameters and buffers by name, the rest as state/N
+    FOLDER/000001200-5f3a9c21/loop.safetensors    the whole state, as any reader of that format takes it (`state`)
+                              manifest.json       written last: size and checksum of the file
 
-The file is an 8-byte length, a JSON header and raw bytes; the text of the state (`state`) is in its metadata, so any
-reader of safetensors finds the model, and nothing is unpickled. It appears under its name when it is complete.
+They are those of every job (`runtime.checkpoint`): the first member copies its state, and a thread writes it.
 """
 
-import contextlib
-import json
-import logging
-import math
-import os
+import threading
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-import torch
 
-from chicle_elastic.chunks.places import is_url
-from chicle_elastic.errors import DataError, UsageError
-from chicle_elastic.runtime.training.checkpoint_settings import DEFAULT_EVERY_S, CheckpointSettings
-from chicle_elastic.torch.state import DTYPES, TrainingState, bytes_of
+from chicle_elastic.chunks.places import Place, place_of
+from chicle_elastic.chunks.views import NO_STATE
+from chicle_elastic.runtime.checkpoint import format as checkpoint
+from chicle_elastic.runtime.checkpoint.files import read_bytes
+from chicle_elastic.runtime.checkpoint.format import JobIdentity
+from chicle_elastic.runtime.checkpoint.writer import CheckpointWriter, Draft
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.torch.state import TrainingState, bytes_of
 
-logger = logging.getLogger(__name__)
-
-PATTERN = "chicle-loop-*.safetensors"
-NAMES = {
-    **{
-        "float64": "F64",
-        "complex128": "F64",
-        "float32": "F32",
-        "float16": "F16",
-        "bfloat16": "BF16",
-        "complex64": "C64",
-    },
-    **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
-}
-"""dtypes as the format names them."""
+FILE = "loop.safetensors"
+IDENTITY = JobIdentity(num_rows=0, num_parameters=0, state=NO_STATE, trainer={"trainer": "loop of torch"})
+"""Only that of the kind of job: the state itself says which model it is of."""
 
 
 class LoopCheckpoints:
     """The checkpoints of a job.
 
     Args:
-        settings: Where and when; None for nowhere. Raises UsageError for a URL.
+        settings: Where and when; None for nowhere.
+        who: Node that logs what is wrong.
     """
 
-    def __init__(self, settings: CheckpointSettings | None, state: TrainingState) -> None:
-        if settings is not None and is_url(settings.folder):
-            raise UsageError(
-                f"--checkpoint {settings.folder}: checkpoints of a loop need a folder that all nodes share"
-            )
-        self._settings, self._state = settings, state
-        self._saved_s = time.monotonic()
-        self._num_committed = 0
-        self._has_failed = False
+    def __init__(self, settings: CheckpointSettings | None, state: TrainingState, who: str) -> None:
+        self._settings, self._state, self._who = settings, state, who
+        self._writer: CheckpointWriter | None = None
+        self._saved_s, self._saved_step = time.monotonic(), 0
 
     def find(self) -> int:
         """Return the step of the newest checkpoint, if the job is to resume; 0 for none."""
         return self.newest() if self._settings is not None and self._settings.resume else 0
 
-    def newest(self, most: float = math.inf) -> int:
+    def newest(self, most: float = float("inf")) -> int:
         """Return the step of the newest checkpoint of the folder, up to a step; 0 for none."""
-        if self._settings is None:
-            return 0
-        steps = map(_step_of, Path(self._settings.folder).glob(PATTERN))
-        return max((step for step in steps if step <= most), default=0)
+        return max((step for step, _ in self._whole() if step <= most), default=0)
 
     def restore(self, step: int) -> bool:
         """Read the checkpoint of a step; False where there is none. Raises DataError when it cannot be used."""
-        path = None if self._settings is None else self._path(step)
-        if path is None or not path.exists():
+        path = dict(self._whole()).get(step)
+        if path is None:
             return False
-        text, tensors = read(path)
-        self._state.empty_tensors(text, in_place=False)  # refuses that of another model
-        self._state.adopt(text, tensors)
+        files = checkpoint.read_manifest(path / checkpoint.MANIFEST)["files"]
+        content = memoryview(read_bytes(path / FILE, files.get(FILE)))
+        begin = 8 + int.from_bytes(content[:8], "little")
+        head = bytes(content[8:begin])
+        tensors = self._state.room(head, in_place=False)
+        for tensor in tensors:
+            view = bytes_of(tensor)
+            view[:] = content[begin : begin + len(view)]
+            begin += len(view)
+        self._state.adopt(head, tensors)
         self._state.is_stopped = False  # who resumes a training that was stopped wants it to go on
         return True
 
@@ -84,89 +70,46 @@ class LoopCheckpoints:
         settings = self._settings
         if settings is None:
             return
-        self._num_committed += 1
-        every, every_s = settings.every_iterations, settings.every_s
-        every_s = every_s if every_s or every else DEFAULT_EVERY_S
+        every, interval_s = settings.every_iterations, settings.interval_s
         is_due = bool(every) and self._state.position.step % every == 0
-        if is_last or is_due or (every_s and time.monotonic() - self._saved_s >= every_s):
+        if is_last or is_due or (interval_s and time.monotonic() - self._saved_s >= interval_s):
             self.save()
+        if self._writer is not None:
+            self._writer.look()
+            if is_last:
+                self._writer.flush(threading.TIMEOUT_MAX)
 
     def save(self) -> None:
-        """Write a checkpoint, and remove those that are too many. A disk that does not take it is logged, once."""
-        settings = self._settings
-        if settings is None or not self._state.position.step:
+        """Begin to write a checkpoint, which waits for the one before. A disk that does not take it is logged, once."""
+        settings, step = self._settings, self._state.position.step
+        if settings is None or step == self._saved_step:
             return
-        self._saved_s = time.monotonic()
-        folder = Path(settings.folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write(self._path(self._state.position.step), self._state)
-        except OSError as error:  # a full disk, for example: the training needs no file
-            if not self._has_failed:
-                logger.warning("the training goes on without this checkpoint: %s", error)
-            self._has_failed = True
-            return
-        self._has_failed = False
-        for path in sorted(folder.glob(PATTERN), key=_step_of)[: -settings.keep]:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+        self._saved_s, self._saved_step = time.monotonic(), step
+        head, tensors = self._state.describe()
+        head += b" " * (-len(head) % 8)
+        content = b"".join([len(head).to_bytes(8, "little"), head, *map(bytes_of, tensors)])
+        if self._writer is None:
+            self._writer = CheckpointWriter(settings, IDENTITY, lambda *_: None, f"node {self._who}")
+        self._writer.begin(
+            Draft(
+                iteration=step,
+                time_s=time.time(),
+                rank=0,
+                ranks=(),
+                rows=np.zeros(0),
+                state=np.zeros(0),
+                shared=lambda: {FILE: content},
+            )
+        )
 
-    def _path(self, step: int) -> Path:
-        assert self._settings is not None
-        return Path(self._settings.folder) / f"chicle-loop-{step:09d}.safetensors"
+    def close(self) -> None:
+        """Finish what was begun; waits a few seconds at most."""
+        if self._writer is not None:
+            self._writer.close()
 
-
-def write(path: Path, state: TrainingState) -> None:
-    """Write the state into a file, whole or not at all."""
-    head, tensors = state.describe()
-    names = [name for name, _ in state.named_tensors()]
-    names += [f"state/{number}" for number in range(len(names), len(tensors))]
-    header: dict[str, Any] = {"__metadata__": {"chicle": head.decode()}}
-    views = [bytes_of(tensor.cpu().contiguous()) for tensor in tensors]
-    position = 0
-    for name, tensor, view in zip(names, tensors, views, strict=True):
-        end = position + len(view)
-        dtype, shape = NAMES[str(tensor.dtype).removeprefix("torch.")], list(tensor.shape)
-        if tensor.dtype == torch.complex128:
-            shape.append(2)  # the format has no such kind: real and imaginary parts
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, end]}
-        position = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    draft = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-        with draft.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little"))
-            file.write(text)
-            for view in views:
-                file.write(view)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """Return the text and the tensors of a checkpoint. Raises DataError when the file is none, or is cut off."""
-    try:
-        content = np.fromfile(path, dtype=np.uint8)
-        size = int.from_bytes(content[:8].tobytes(), "little")
-        header = json.loads(content[8 : 8 + size].tobytes())
-        text: dict[str, Any] = json.loads(header.pop("__metadata__")["chicle"])
-        tensors = []
-        for entry, (dtype, shape) in zip(header.values(), text["tensors"], strict=True):
-            start, stop = entry["data_offsets"]
-            values = torch.from_numpy(content[8 + size + start : 8 + size + stop].copy())
-            tensors.append(values.view(DTYPES[dtype]).reshape(shape))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise DataError(
-            f"{path} is no whole checkpoint of a loop ({error}); remove it to resume from another"
-        ) from error
-    return text, tensors
-
-
-def _step_of(path: Path) -> int:
-    digits = path.name.removeprefix("chicle-loop-").removesuffix(".safetensors")
-    return int(digits) if digits.isdecimal() else 0
+    def _whole(self) -> Iterator[tuple[int, Place]]:
+        """Yield step and place of each complete checkpoint, oldest first."""
+        if self._settings is not None:
+            for path in checkpoint.attempts(place_of(self._settings.folder, purpose="a folder of checkpoints")):
+                if checkpoint.is_complete(path):
+                    yield checkpoint.iteration_of(path), path

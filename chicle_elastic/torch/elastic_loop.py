@@ -3,7 +3,7 @@
 Theory of operation. The body of the user's `for` is one attempt at a step. The loop seeds the generators of random
 numbers from (seed, position, rank), hands out this member's samples, and `step` adds up with the other members:
 
-    rows        one small sum: who calls what, samples, losses, votes                  (`schedule.Row`, `judge`)
+    rows        one small sum: who calls what, samples, losses, votes                  (`schedule.Row`, `mismatch_of`)
     gradients   one sum, weighted by samples                                           (`sums`)
     commit      the sum of all members is here: optimizer, scheduler, position move on
 
@@ -23,7 +23,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -31,15 +31,14 @@ from torch import Tensor, nn
 
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import JobFailedError, PeerLostError, UsageError
-from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.settings import Settings
+from chicle_elastic.solvers.local_sgd import OUTER_RATE, OuterStep
 from chicle_elastic.torch.batches import Batch, samples_of
-from chicle_elastic.torch.checkpoints import LoopCheckpoints
 from chicle_elastic.torch.checks import check_methods, check_parameters, digest_of, inner_module
-from chicle_elastic.torch.schedule import Call, Plan, Position, Row, Transfers, judge
+from chicle_elastic.torch.schedule import Call, Plan, Position, Row, failed_of, mismatch_of
 from chicle_elastic.torch.seat import ClusterSeat, Seat, Solo
-from chicle_elastic.torch.state import TrainingState, parameters_of, send_and_receive
-from chicle_elastic.torch.sums import GradientSum, LocalSum
+from chicle_elastic.torch.state import TrainingState, parameters_of
+from chicle_elastic.torch.sums import StepSum
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +64,8 @@ class Loop:
         rate_of_nodes: Factor of the learning rate by the number of nodes; by default the number itself.
         local_steps: Steps that each node takes alone between two averages.
         outer_rate: Of the step that is made of an average.
-        outer_momentum: Nesterov's momentum of that step.
+        outer_momentum: Nesterov's momentum of that step. "auto" grows with the nodes (`OuterStep.of_tasks`); 0 with a
+            rate of 1 takes the average.
 
     Raises:
         UsageError: The options cannot work, the optimizer has parameters that the model has not, or the data set has no
@@ -90,8 +90,8 @@ class Loop:
         reduction: str = "mean",
         rate_of_nodes: Callable[[int], float] = float,
         local_steps: int = 1,
-        outer_rate: float = 1.0,
-        outer_momentum: float = 0.0,
+        outer_rate: float = OUTER_RATE,
+        outer_momentum: float | Literal["auto"] = "auto",
     ) -> None:
         size = batch_size or batch_size_per_node
         if (batch_size is None) == (batch_size_per_node is None) or not size or size < 1:
@@ -120,18 +120,16 @@ class Loop:
             seed=seed,
             is_shuffled=shuffle,
         )
-        self._state = TrainingState(self._model, optimizer, scheduler, scaler)
+        is_local = local_steps > 1
+        self._state = TrainingState(self._model, optimizer, scheduler, scaler, is_alike=not is_local)
         self._options = [
             *(type(scheduler).__name__, scheduler_every, type(scaler).__name__, max_grad_norm, reduction),
             *(rate_of_nodes is float, outer_rate, outer_momentum),
         ]
         self._is_scheduler_by_step = scheduler_every == "step"
         self._max_grad_norm, self._is_mean, self._rate_of_nodes = max_grad_norm, reduction == "mean", rate_of_nodes
-        self._sum: GradientSum | LocalSum
-        if local_steps == 1:
-            self._sum = GradientSum(self._model, optimizer, self._apply, is_mean=self._is_mean)
-        else:
-            self._sum = LocalSum(self._model, optimizer, self._apply, rate=outer_rate, momentum=outer_momentum)
+        self._outer_rate, self._outer_momentum = outer_rate, outer_momentum
+        self._sum = StepSum(self._model, optimizer, self._apply, is_local=is_local, is_mean=self._is_mean)
         self._callbacks: list[Callable[[tuple[str, ...]], object]] = []
         self._order: tuple[int, Any] = (-1, None)
         self._batch: Batch | None = None
@@ -140,10 +138,10 @@ class Loop:
         self._is_within_step = False
         self._has_begun = self._is_over = False
         settings = Settings.from_environment()
-        self._seat: Seat = Solo(self)
+        self._seat: Seat = Solo(self._changed)
         if settings.control is not None:
-            self._seat = ClusterSeat(self, settings.control, MonotonicClock(), max_nodes=settings.max_nodes)
-        self._checkpoints = LoopCheckpoints(self._seat.checkpoint, self._state)
+            clock = MonotonicClock()
+            self._seat = ClusterSeat(self._state, self._changed, settings.control, clock, max_nodes=settings.max_nodes)
 
     # What a script uses.
 
@@ -176,18 +174,14 @@ class Loop:
         self._state.describe()  # raises here, and not on the node that a joining one asks for its state
         if isinstance(self._seat, ClusterSeat):
             yield from self._rehearse()
-        digest, found = digest_of(self._model, self._optimizer, plan, self._options), self._checkpoints.find()
-        self._seat.declare(seed=plan.seed, num_samples=plan.num_samples, digest=digest, merged=found)
-        while self._seat.next():
-            position, size = self.position, len(self.members)
-            if self._is_complete():
-                self._end()
-                continue
-            self._begin(position, self.rank)
-            pieces = [piece for piece in plan.batches(position, size)[self.rank] if piece]
+        digest = digest_of(self._model, self._optimizer, plan, self._options)
+        self._seat.declare(seed=plan.seed, num_samples=plan.num_samples, digest=digest)
+        while self._has_step():
+            self._begin(self.rank)
+            pieces = [piece for piece in self._shares()[self.rank] if piece]
             for which, piece in enumerate(pieces, start=1):
                 self._is_last = which == len(pieces)
-                yield from self._offer(self._batch_of(position, piece))
+                yield from self._offer(piece)
                 if self._seat.is_broken and not self._is_void and not self._is_last:
                     self._break("a member was lost")
                 if self._is_void:
@@ -268,48 +262,23 @@ class Loop:
         self._batch = None
         if error is None and self._has_begun and not self._is_over:
             try:
-                self._end_without_body()
+                if not self._is_complete() or self._has_step():
+                    raise UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
             except BaseException as late:
                 self._leave(late)
                 raise
         self._leave(error)
 
-    # What the seat asks for (`seat.LoopUser`).
-
-    def exchange(self, group: ProcessGroup, plan: Transfers, *, in_place: bool) -> None:
-        """Bring the state of the senders to the receivers."""
-        send_and_receive(group, plan, self._state, in_place=in_place)
-
-    def restore(self, iteration: int) -> bool:
-        """Read the checkpoint of this iteration; False where this process finds none."""
-        return self._checkpoints.restore(iteration)
-
-    def restore_newest(self, most: int) -> int:
-        """Read the newest checkpoint up to a step, and return its step; 0 where this process finds none."""
-        step = self._checkpoints.newest(most)
-        return step if self._checkpoints.restore(step) else 0
-
-    def save(self) -> None:
-        """Save the state, if this process is the one that does."""
-        if self.rank == 0:
-            self._checkpoints.save()
-
-    def changed(self, members: tuple[str, ...]) -> None:
-        """Tell the callbacks who takes part from now on."""
-        for callback in self._callbacks:
-            callback(members)
-
     # One step.
 
     def _rehearse(self) -> Iterator[Batch]:
         """Compute one step that does not count."""
-        position = self.position
-        self._begin(position, rank=0)
-        piece = self._plan.batches(position, self._seat.max_nodes)[0][0] or range(1)
-        yield from self._offer(self._batch_of(position, piece, is_rehearsal=True))
+        self._begin(rank=0)
+        piece = self._plan.batches(self.position, self._seat.max_nodes)[0][0] or range(1)
+        yield from self._offer(piece, is_rehearsal=True)
         self._put_back()
 
-    def _begin(self, position: Position, rank: int) -> None:
+    def _begin(self, rank: int) -> None:
         """Begin a step. A step that is done again draws the same random numbers."""
         if len(self._samples) != self._plan.num_samples:
             raise UsageError(
@@ -324,22 +293,27 @@ class Loop:
                 "requires_grad=False for those that are to wait"
             )
         self._is_void, self._samples_done, self._loss_sum = False, 0, 0.0
-        entropy = [self._plan.seed, position.epoch, position.offset, rank]
+        entropy = [self._plan.seed, self.position.epoch, self.position.offset, rank]
         first, second = np.random.SeedSequence(entropy).generate_state(2, np.uint32).tolist()
         torch.manual_seed(first << 32 | second)
         np.random.seed(first)  # noqa: NPY002 - data sets draw from NumPy's global generator
         random.seed(second)
         self._sum.begin()
 
-    def _batch_of(self, position: Position, piece: range, *, is_rehearsal: bool = False) -> Batch:
-        if self._order[0] != position.epoch:
-            self._order = position.epoch, self._plan.order(position.epoch)
-        numbers = self._order[1][piece.start : piece.stop]
-        return Batch(self._samples, numbers, epoch=position.epoch, is_rehearsal=is_rehearsal)
+    def _shares(self) -> list[list[range]]:
+        """Return what each member takes until the next sum, by rank, as `Plan.batches`."""
+        workers = self._seat.workers
+        found = dict(zip(workers, self._plan.batches(self.position, len(workers)), strict=True))
+        return [found.get(rank, []) for rank in range(len(self.members))]
 
-    def _offer(self, batch: Batch) -> Iterator[Batch]:
-        """Hand a batch to the body of the user's loop."""
-        self._batch, self._has_stepped = batch, False
+    def _offer(self, piece: range, *, is_rehearsal: bool = False) -> Iterator[Batch]:
+        """Hand samples to the body of the user's loop."""
+        epoch = self.position.epoch
+        if self._order[0] != epoch:
+            self._order = epoch, self._plan.order(epoch)
+        numbers = self._order[1][piece.start : piece.stop]
+        self._batch = batch = Batch(self._samples, numbers, epoch=epoch, is_rehearsal=is_rehearsal)
+        self._has_stepped = False
         yield batch
         if self._is_within_step:
             raise UsageError(
@@ -355,8 +329,7 @@ class Loop:
 
     def _add_up(self) -> float | None:
         """Add up with the other members, and commit."""
-        before, size = self.position, len(self.members)
-        batches = self._plan.batches(before, size)
+        before, batches = self.position, self._shares()
         num_samples = [sum(map(len, pieces)) for pieces in batches]
         is_first = self.rank == next(rank for rank, num in enumerate(num_samples) if num)
         buffer = self._sum.fill(num_samples[self.rank] / sum(num_samples), is_first=is_first)
@@ -372,16 +345,14 @@ class Loop:
         except PeerLostError as error:
             self._break(str(error))
             return None
-        self._sum.commit(self._state.velocity, len(batches[0]))
-        self._state.position = self._plan.after(before, size)
+        self._sum.commit(self._state.velocity, self._outer_step())
+        self._state.position = self._plan.after(before, len(self._seat.workers))
         if self._state.scheduler is not None and (self._is_scheduler_by_step or self.position.epoch > before.epoch):
             self._state.scheduler.step()
         self._state.is_stopped = any(row.wants_stop for row in rows)
         if not before.step:
             self._state.describe()  # the optimizer has made its state
-        self._seat.committed(rows, stop_reason=None, epochs=self._epochs_done())
-        if self.rank == 0:
-            self._checkpoints.committed(is_last=self._is_complete())
+        self._commit(rows)
         num = sum(row.samples for row in rows) if self._is_mean else 1
         return sum(row.loss for row in rows) / num
 
@@ -395,7 +366,7 @@ class Loop:
         rates = [group["lr"] for group in groups]
         if self._plan.is_per_node and self._plan.local_steps == 1:
             for group in groups:
-                group["lr"] = group["lr"] * self._rate_of_nodes(len(self.members))
+                group["lr"] = group["lr"] * self._rate_of_nodes(len(self._seat.workers))
         if scaler is None:
             optimizer.step()
         else:
@@ -405,17 +376,29 @@ class Loop:
             group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
 
+    def _outer_step(self) -> OuterStep:
+        if self._outer_momentum != "auto":
+            return OuterStep(rate=self._outer_rate, momentum=self._outer_momentum)
+        groups = self._optimizer.param_groups
+        momentum = max(max(group.get("momentum", 0.0), *group.get("betas", (0.0,))[:1]) for group in groups)
+        # As many local steps as their own momentum remembers: with fewer, the two momenta swing together.
+        is_long = round(self._plan.local_steps * (1.0 - float(momentum)), 6) >= 1.0
+        return OuterStep.of_tasks(len(self._seat.workers), self._outer_rate) if is_long else OuterStep()
+
+    def _changed(self, members: tuple[str, ...]) -> None:
+        for callback in self._callbacks:
+            callback(members)
+
     def _agree(self, row: Row) -> Sequence[Row]:
         """Exchange rows; returns those of all members when they are about to add up the same. Raises PeerLostError when
         a member was lost or its code has failed, UsageError when the members call different things."""
         rows = self._seat.gather(row)
-        verdict = judge(rows, self.members)
-        if verdict.failed:
-            text = f"the code of {', '.join(verdict.failed)} has failed, as the output there says"
+        if failed := failed_of(rows, self.members):
+            text = f"the code of {', '.join(failed)} has failed, as the output there says"
             logger.warning("%s; the step is done again without", text)
             raise PeerLostError(text)
-        if verdict.mismatch:
-            raise UsageError(f"the members do not call the same: {verdict.mismatch}")
+        if mismatch := mismatch_of(rows, self.members):
+            raise UsageError(f"the members do not call the same: {mismatch}")
         return rows
 
     def _break(self, reason: str) -> None:
@@ -433,27 +416,23 @@ class Loop:
     def _is_complete(self) -> bool:
         return self._state.is_stopped or self._plan.is_over(self.position)
 
-    def _epochs_done(self) -> float:
-        return self.position.epoch + self.position.offset / self._plan.num_samples
+    def _commit(self, rows: Sequence[Row], stop_reason: str | None = None) -> None:
+        epochs = self.position.epoch + self.position.offset / self._plan.num_samples
+        self._seat.committed(rows, stop_reason=stop_reason, epochs=epochs, is_last=self._is_complete())
 
-    def _end(self) -> None:
-        """End the job in an iteration of its own, without samples: when all members take part in that, all of them
-        have the last step."""
-        reason = "loop.stop was called" if self._state.is_stopped else f"{self._plan.num_epochs} epochs are done"
-        try:
-            rows = self._agree(Row(Call.STEP))
-        except PeerLostError as error:
-            self._seat.broke(str(error))
-        else:
-            self._seat.committed(rows, stop_reason=reason, epochs=self._epochs_done())
-
-    def _end_without_body(self) -> None:
-        """Take part in the end of the job when the body was left. Raises UsageError when steps are left to do."""
-        while self._is_complete() and self._seat.next():
-            if self._is_complete():
-                self._end()
-        if not self._is_complete():
-            raise UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
+    def _has_step(self) -> bool:
+        """Say whether the body has a step to do. The job ends in an iteration of its own, without samples: when all
+        members take part in that, all of them have the last step."""
+        while self._seat.next():
+            if not self._is_complete():
+                return True
+            num_epochs = self._plan.num_epochs
+            reason = "loop.stop was called" if self._state.is_stopped else f"{num_epochs} epochs are done"
+            try:
+                self._commit(self._agree(Row(Call.STEP)), reason)
+            except PeerLostError as error:
+                self._seat.broke(str(error))
+        return False
 
     def _leave(self, error: BaseException | None) -> None:
         """Leave the job. If the code of all members has failed, the job ends with this error."""
@@ -461,7 +440,7 @@ class Loop:
         if error is not None and not isinstance(error, SystemExit | JobFailedError):
             with contextlib.suppress(PeerLostError):  # the others learn of it by the closed connections
                 rows = self._seat.gather(Row(Call.FAILED))
-                if len(judge(rows, self.members).failed) == len(rows):
+                if len(failed_of(rows, self.members)) == len(rows):
                     failure = "".join(traceback.format_exception(error))
             if failure is None:
                 print(f"node {self._seat.node} leaves the training: {error}", file=sys.stderr, flush=True)

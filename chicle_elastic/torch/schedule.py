@@ -6,7 +6,7 @@ number of samples), so no member tells another which samples it takes:
     step       the next samples of the order, cut over the members by rank (`Plan.batches`)
     commit     the step counts when a member has the sum of all members; the position moves on (`Plan.after`)
     break      a member was lost before that: the position stays, and the members of the next round cut the same samples
-    round      members tell their `Standing`; the newest one wins, and its holders send their state (`transfers`)
+    round      members tell their `Standing`; the newest one wins, and its holders send their state (`holders_of`)
 
 So a sample is counted when its step is committed, and a step that was not agreed on is done again from the same
 position. A member that committed a step which another one missed has the newer standing, and the other one receives it.
@@ -110,21 +110,12 @@ TORN = Standing(merged=-1)
 """Of a member that was cut off while it received: a part of its state is of the job, and a part is its own."""
 
 
-class Transfers(NamedTuple):
-    """Who sends the state to whom in a new round. Each sender sends another part of it to every receiver."""
-
-    senders: tuple[int, ...]  # ranks
-    receivers: tuple[int, ...]
-
-
-def transfers(standings: Sequence[Standing]) -> Transfers:
-    """Return who sends the state: all members of the greatest standing; the first one where none has begun, as models
-    that have only been built differ."""
+def holders_of(standings: Sequence[Standing]) -> tuple[int, ...]:
+    """Return the ranks that have the newest state, which they send to all others: those of the greatest standing; the
+    first one where none has begun, as models that have only been built differ."""
     newest = max(standings)
-    senders = tuple(rank for rank, standing in enumerate(standings) if standing == newest)
-    if not newest.has_begun:
-        senders = senders[:1]
-    return Transfers(senders, tuple(rank for rank in range(len(standings)) if rank not in senders))
+    holders = tuple(rank for rank, standing in enumerate(standings) if standing == newest)
+    return holders if newest.has_begun else holders[:1]
 
 
 class Call(IntEnum):
@@ -148,31 +139,21 @@ class Row(NamedTuple):
     wants_stop: bool = False  # the user's code asks for the end of the training
 
 
-class Verdict(NamedTuple):
-    """What follows from the rows of all members; the same for each of them."""
-
-    failed: tuple[str, ...] = ()  # members whose code raised
-    mismatch: str = ""  # why they cannot add up, in words
-
-    @property
-    def is_agreed(self) -> bool:
-        """Whether the members go on to add up."""
-        return not self.failed and not self.mismatch
+def failed_of(rows: Sequence[Row], members: Sequence[str]) -> list[str]:
+    """Return the members whose code has raised; the members by rank."""
+    return [member for member, row in zip(members, rows, strict=True) if row.call == Call.FAILED]
 
 
-def judge(rows: Sequence[Row], members: Sequence[str]) -> Verdict:
-    """Say whether all members are about to add up the same; the members by rank."""
-    failed = tuple(member for member, row in zip(members, rows, strict=True) if row.call == Call.FAILED)
-    if failed:
-        return Verdict(failed=failed)
+def mismatch_of(rows: Sequence[Row], members: Sequence[str]) -> str:
+    """Say why the members cannot add up, in words; empty where all are about to add up the same."""
     which = next((rank for rank, row in enumerate(rows) if row.call != Call.IDLE), 0)
     first = rows[which]
     for member, row in zip(members, rows, strict=True):
         is_alike = row.call == first.call or (row.call == Call.IDLE and first.call == Call.STEP)
         is_alike = is_alike and row.num_values == first.num_values
         if not is_alike and (row.call, first.call) != (Call.IDLE, Call.ALL_REDUCE):
-            return Verdict(mismatch=f"{members[which]} calls {_words(first)}, but {member} calls {_words(row)}")
-    return Verdict()
+            return f"{members[which]} calls {_words(first)}, but {member} calls {_words(row)}"
+    return ""
 
 
 def _words(row: Row) -> str:

@@ -1,26 +1,25 @@
 """The place of this process among those that run the loop: a task of a cluster, or the only process.
 
-A seat tells the loop when a step begins, and adds up for it. It knows rounds, members and the agent, but no model. To
-the agent the loop is a task like any other: an iteration is a step of the loop, and the data set is one empty chunk,
-because the loop's samples stay where they are and follow from ranks (`schedule`). So agents, log and launcher are those
-of every other job.
+A seat tells the loop when a step begins, and adds up for it. It knows rounds, members and the agent; of the model it
+knows that its state travels. To the agent the loop is a task like any other: an iteration is a step of the loop, and
+the data set is one empty chunk, because the loop's samples stay where they are and follow from ranks (`schedule`). So
+agents, log and launcher are those of every other job.
 """
 
 import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeAlias
 
 import numpy as np
 
-from chicle_elastic.chunks import layout
-from chicle_elastic.chunks.layout import Outside
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE, Array
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import JobFailedError, PeerLostError, ProtocolError, UsageError
-from chicle_elastic.ids import ChunkId
+from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.control_client import ControlClient
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
 from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
@@ -28,52 +27,36 @@ from chicle_elastic.runtime.cluster_task.task import signals_ignored
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control import messages as control
-from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.store.arena import SLOT_ALIGNMENT, Arena
-from chicle_elastic.torch.schedule import TORN, Row, Standing, Transfers, transfers
+from chicle_elastic.store.arena import SLOT_ALIGNMENT
+from chicle_elastic.torch.checkpoints import LoopCheckpoints
+from chicle_elastic.torch.schedule import TORN, Row, Standing, holders_of
+from chicle_elastic.torch.state import TrainingState, begin_transfer
 from chicle_elastic.values import StateVersion, TaskReport
 
 logger = logging.getLogger(__name__)
 
-ROW = len(Row._fields)
 RESTORED = -1
 """Round of a state that a process has read from the checkpoint of before the job, and that took part in no round."""
-
-
-class LoopUser(Protocol):
-    """What a seat asks of the loop."""
-
-    def exchange(self, group: ProcessGroup, plan: Transfers, *, in_place: bool) -> None:
-        """Bring the state of the senders to the receivers. Raises PeerLostError when a member was lost."""
-
-    def restore(self, iteration: int) -> bool:
-        """Read the checkpoint of this iteration; False where there is none."""
-
-    def restore_newest(self, most: int) -> int:
-        """Read the newest checkpoint up to an iteration, and return its iteration; 0 where there is none."""
-
-    def save(self) -> None:
-        """The job pauses: save its state, if this process is the one that does."""
-
-    def changed(self, members: tuple[str, ...]) -> None:
-        """There are other members from now on."""
+Changed: TypeAlias = Callable[[tuple[str, ...]], object]
 
 
 class Solo:
-    """The seat of a process that no agent has started: it trains alone."""
+    """The seat of a process that no agent has started: it trains alone.
+
+    Args:
+        changed: Called with the names of all members when there are others.
+    """
 
     node, rank, max_nodes, is_broken = "local", 0, 1, False
     members: tuple[str, ...] = ("local",)
-    checkpoint: CheckpointSettings | None = None
+    workers: tuple[int, ...] = (0,)
 
-    def __init__(self, user: LoopUser) -> None:
-        self._user, self._is_over = user, False
+    def __init__(self, changed: Changed) -> None:
+        self._changed, self._is_over = changed, False
 
-    def declare(self, *, seed: int, num_samples: int, digest: str, merged: int) -> None:
-        """Restore the checkpoint that was found, and tell who takes part."""
-        if merged:
-            self._user.restore(merged)
-        self._user.changed(self.members)
+    def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
+        """Tell who takes part."""
+        self._changed(self.members)
 
     def next(self) -> bool:
         """Return whether a step begins; False when the training is over."""
@@ -86,7 +69,7 @@ class Solo:
     def all_reduce(self, buffer: Array) -> None:
         """Leave the buffer as it is: there is no other member."""
 
-    def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float) -> None:
+    def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
         """The step counts."""
         self._is_over = stop_reason is not None
 
@@ -97,44 +80,32 @@ class Solo:
         """Of `Seat`."""
 
 
-class EmptyChunk:
-    """Loads the one chunk that the loop declares: scheduler and agents need something to place. It has one row."""
-
-    outside: Outside | None = None
-
-    def __init__(self, send: Callable[[control.TaskMessage], None]) -> None:
-        self._source, self._send = ArraySource(np.zeros((1, 1)), np.zeros(1)), send
-        [info] = self._source.infos(NO_STATE)
-        self.slot_bytes = -(-info.size_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
-        self.size_bytes = info.size_bytes
-
-    def order(self, load: control.Load, arena: Arena | None) -> None:
-        """Write the chunk into its slot."""
-        if arena is None:
-            raise ProtocolError(f"the agent has not sent arena {load.arena}")
-        chunk = self._source.load(ChunkId(load.chunk), NO_STATE)
-        layout.encode(dataclasses.replace(chunk, notes=NO_STATE.fresh_notes(1)), arena.view(load.slot))
-        self._send(control.Loaded(chunk=load.chunk, round=load.round))
-
-    def close(self) -> None:
-        """Of `Loader`."""
-
-
 class ClusterSeat:
-    """The seat of a task of a cluster. Raises ProtocolError when there is no agent at `address`, or one of another
-    release. One class because the order of rounds, steps and their ends is its subject. A process has one:
-    raises UsageError for another."""
+    """The seat of a task of a cluster. One class because the order of rounds, steps and their ends is its subject.
+
+    Args:
+        changed: As of `Solo`.
+        address: Of the agent.
+
+    Attributes:
+        workers: Ranks of the members that have samples in the next step. In the first step of a round the others
+            receive their state, while these compute.
+
+    Raises:
+        ProtocolError: There is no agent at `address`, or one of another release.
+        UsageError: A process has one seat, and this one has had it.
+    """
 
     was_taken = False
 
-    def __init__(self, user: LoopUser, address: str, clock: Clock, *, max_nodes: int) -> None:
+    def __init__(self, state: TrainingState, changed: Changed, address: str, clock: Clock, *, max_nodes: int) -> None:
         if ClusterSeat.was_taken:
             raise UsageError(
                 "a second loop in one process: the job of the agents is that of the first; train in one loop, with "
                 "modules in an nn.ModuleDict for example, or start a job for each"
             )
         ClusterSeat.was_taken = True
-        self._user, self._clock, self.max_nodes = user, clock, max_nodes
+        self._state, self._changed, self._clock, self.max_nodes = state, changed, clock, max_nodes
         self._control = ControlClient(address)
         self._send_queue = SendQueue(self._control.send)
         self._signals = contextlib.ExitStack()
@@ -147,38 +118,45 @@ class ClusterSeat:
         self._began: int | None = None
         self._started_s = clock.now()
         self._is_closed = False
+        self._sender = ThreadPoolExecutor(1, "chicle-state")
+        self._sending: Future[None] | None = None
         welcome = self._control.welcome
         self.node, self.rank = str(welcome.node), 0
         self.members: tuple[str, ...] = (self.node,)
-        self.checkpoint = welcome.checkpoint
-        if self.checkpoint is not None and welcome.wants_resume:
-            self.checkpoint = dataclasses.replace(self.checkpoint, resume=True)
+        self.workers: tuple[int, ...] = (0,)
+        settings = welcome.checkpoint
+        if settings is not None and welcome.wants_resume:
+            settings = dataclasses.replace(settings, resume=True)
+        self._pace = "" if settings is None else settings.pace
+        self._checkpoints = LoopCheckpoints(settings, state, self.node)
 
     @property
     def is_broken(self) -> bool:
         """Whether a member of the round is known to be lost, so that no sum can come."""
         return self._group is None or self._group.is_broken
 
-    def declare(self, *, seed: int, num_samples: int, digest: str, merged: int) -> None:
+    def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
         """Tell the agent that this node may join.
 
         Args:
             digest: Of what all nodes have to build alike; nodes of another digest are refused.
-            merged: Iteration of the checkpoint that this process has found; 0 for none.
         """
-        chunk = EmptyChunk(self._control.send)
-        self._control.send(control.Expect(num_chunks=1, slot_bytes=chunk.slot_bytes))
-        self._control.start(chunk, MessageRouter(self._control.welcome.node, self._control.send))
+        source = ArraySource(np.zeros((1, 1)), np.zeros(1))  # scheduler and agents need something to place
+        size_bytes = source.infos(NO_STATE)[0].size_bytes
+        slot_bytes = -(-size_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        self._control.send(control.Expect(num_chunks=1, slot_bytes=slot_bytes))
+        loader = ChunkLoader(source, NO_STATE, None, self._control.send)
+        self._control.start(loader, MessageRouter(self._control.welcome.node, self._control.send))
         self._control.send(
             control.Declare(
                 seed=seed,
                 num_rows=num_samples,
                 rows=(1,),
-                size_bytes=(chunk.size_bytes,),
-                slot_bytes=chunk.slot_bytes,
-                merged=merged,
+                size_bytes=(size_bytes,),
+                slot_bytes=slot_bytes,
+                merged=self._checkpoints.find(),
                 data=digest,
-                checkpoints="" if self.checkpoint is None else self.checkpoint.pace,
+                checkpoints=self._pace,
             )
         )
 
@@ -207,7 +185,8 @@ class ClusterSeat:
                 case control.Exit():
                     raise SystemExit(0)
                 case control.Save():
-                    self._user.save()
+                    if self.rank == 0:
+                        self._checkpoints.save()
                 case control.Attach():
                     pass  # the chunk is empty
                 case Exception():
@@ -232,13 +211,14 @@ class ClusterSeat:
         """Replace `buffer` by the sum over all members, in place. Raises PeerLostError when a member was lost."""
         self._whole_group().all_reduce(buffer)
 
-    def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float) -> None:
-        """Tell the agent that the step counts.
+    def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
+        """Tell the agent that the step counts, and save the state where it is time.
 
         Args:
             rows: Of all members, by rank.
             stop_reason: Why the job ends here, the same in every member; None to go on.
             epochs: Passes over the data so far.
+            is_last: No step follows.
         """
         order = self._order
         assert order is not None
@@ -271,6 +251,9 @@ class ClusterSeat:
             goes_on=goes_on,
         )
         (self._send_queue.put if goes_on else self._send)(ended)
+        self.workers = tuple(range(len(rows)))
+        if self.rank == 0 and stop_reason is None:
+            self._checkpoints.committed(is_last=is_last)
 
     def broke(self, reason: str) -> None:
         """Tell the agent that the step was not agreed on, and leave the group."""
@@ -285,6 +268,8 @@ class ClusterSeat:
             return
         self._is_closed = True
         self._leave()
+        self._sender.shutdown()
+        self._checkpoints.close()
         self._send_queue.close()
         self._control.close(control.Left() if failure is None else control.Failed(traceback=failure))
         self._signals.close()
@@ -294,30 +279,37 @@ class ClusterSeat:
         self._leave()
         if self._began is None:
             self._began = order.began
-            if order.began and self._user.restore(order.began):
+            if order.began and self._checkpoints.restore(order.began):
                 self._standing = Standing(True, order.began, RESTORED, order.began)
         own = self._standing
         is_other = StateVersion(max(0, own.round), own.iteration) != StateVersion(order.merged_round, order.merged)
         if order.is_return and own.merged >= order.merged and is_other:
             # This node was taken for lost. It may have committed a step that the others have repeated without it.
             own = own._replace(merged=order.merged - 1)
+        is_late = False
         try:
             network = GroupNetwork.of(**dataclasses.asdict(order.network))
             group.connect((order.host, order.port), prefix=order.prefix, network=network)
-            standings = [
-                Standing(bool(row[0]), *map(int, row[1:]))
-                for row in group.all_gather(np.array(own, dtype=np.float64)).tolist()
-            ]
-            newest, plan = max(standings), transfers(standings)
+            newest, holders = _gather_standings(group, own)
             if newest == TORN or (order.merged > order.began and (not newest.has_begun or newest.round == RESTORED)):
-                newest, plan = self._restart(order, group)
+                newest, holders = self._restart(order, group)
             in_place = newest.has_begun and not own.has_begun
             if in_place:
                 self._standing = TORN
-            self._user.exchange(group, plan, in_place=in_place)
+            rest = begin_transfer(group, holders, self._state, in_place=in_place)
+            ready = control.GroupReady(round=order.round, merged=max(0, newest.merged), model_address=0)
+            # The first step goes on meanwhile.
+            is_late = newest.has_begun and self._state.is_alike and len(holders) < group.size
+            if is_late:
+                self._send(ready)
+            if is_late and group.rank in holders:
+                self._sending = self._sender.submit(rest)
+            else:
+                rest()
         except PeerLostError as error:
             group.close()
-            self._send(control.GroupBroke(round=order.round, reason=str(error)))
+            if not is_late:  # else the step breaks, which those tell that compute it
+                self._send(control.GroupBroke(round=order.round, reason=str(error)))
             return
         except BaseException:
             group.close()  # the others learn of it by that
@@ -326,29 +318,30 @@ class ClusterSeat:
         self._group, self.rank = group, group.rank
         self._control_members = order.members
         self.members = tuple(map(str, order.members))
-        self._send(control.GroupReady(round=order.round, merged=max(0, self._standing.merged), model_address=0))
-        self._user.changed(self.members)
+        self.workers = holders if is_late else tuple(range(group.size))
+        if not is_late:
+            self._send(ready)
+        self._changed(self.members)
 
-    def _restart(self, order: control.Round, group: ProcessGroup) -> tuple[Standing, Transfers]:
+    def _restart(self, order: control.Round, group: ProcessGroup) -> tuple[Standing, tuple[int, ...]]:
         """Go back to the newest checkpoint, as no member has the state of the steps that are done; returns its standing
-        and who sends it. Raises JobFailedError where there is none, and the job ends with it."""
-        found = self._user.restore_newest(order.merged)
-        standings = [
-            Standing(step > 0, int(step), 0, int(step)) for [step] in group.all_gather(np.array([float(found)]))
-        ]
-        self._standing = standings[group.rank] if found else TORN
-        newest = max(standings)
+        and who has it. Raises JobFailedError where there is none, and the job ends with it."""
+        found = self._checkpoints.newest(order.merged)
+        self._standing = Standing(True, found, 0, found) if self._checkpoints.restore(found) else TORN
+        newest, holders = _gather_standings(group, self._standing)
         if not newest.has_begun:
             text = "no node that is left has the state of the training, and there is no checkpoint of it"
             group.close()
             self.close(text if order.merged > order.began else None)
             raise JobFailedError(text)
         logger.warning("no node that is left has the state of the training; it goes on from step %d", newest.merged)
-        return newest, transfers(standings)
+        return newest, holders
 
     def _whole_group(self) -> ProcessGroup:
         if self._group is None:
             raise PeerLostError(f"{self.node} is in no group; the next round makes one")
+        if self._sending is not None:
+            self._sending.result()  # on the same connections
         return self._group
 
     def _send(self, message: control.TaskMessage) -> None:
@@ -358,7 +351,18 @@ class ClusterSeat:
     def _leave(self) -> None:
         group, self._group = self._group, None
         if group is not None:
+            group.break_()
+            if self._sending is not None:
+                wait([self._sending])
+            self._sending = None
             group.close()
+
+
+def _gather_standings(group: ProcessGroup, own: Standing) -> tuple[Standing, tuple[int, ...]]:
+    """Return the newest standing of all members, and who has it."""
+    rows = group.all_gather(np.array(own, dtype=np.float64)).tolist()
+    standings = [Standing(bool(has_begun), *map(int, rest)) for has_begun, *rest in rows]
+    return max(standings), holders_of(standings)
 
 
 Seat: TypeAlias = Solo | ClusterSeat

@@ -1,21 +1,23 @@
 """The state of a training as bytes: what a joining node receives from its peers, and what a checkpoint holds.
 
-Theory of operation. The state is a text and a list of tensors. The text is JSON: position, settings of the optimizer's
-groups, scheduler, gradient scaler, and, where a value is a tensor, its number in the list. The tensors are raw bytes,
-of the dtypes and shapes that the text says. So nothing is unpickled: bytes of another node can become numbers and
-texts, and no code.
+Theory of operation. The state is a head and the bytes of tensors, in the format of safetensors. The head is JSON: name,
+dtype, shape and place of each tensor. Its metadata is a text, JSON again: position, settings of the optimizer's groups,
+scheduler, gradient scaler, and, where a value is a tensor, its number. So nothing is unpickled: bytes of another node
+can become numbers and texts, and no code.
 
-    tensors    parameters and buffers of the module, in its order; then those of the optimizer and of the outer momentum
+    tensors    parameters and buffers of the module by name; those of the optimizer and of the outer momentum as state/N
 
-Senders have the same bits, so each of them sends another part of the bytes to every receiver (`send_and_receive`). A
-receiver that has nothing to lose receives parameters in place; one that holds an older state of the job keeps it until
-everything has arrived.
+Senders with the same bits each send another part of the bytes to every receiver (`begin_transfer`), and compute the
+next step meanwhile: nothing of the state changes before its sum but buffers. A receiver that has nothing to lose
+receives parameters in place; one that holds an older state of the job keeps it until everything has arrived.
 """
 
+import dataclasses
+import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,16 +27,13 @@ from torch import Tensor, nn
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
-from chicle_elastic.torch.schedule import Position, Transfers, cut
+from chicle_elastic.torch.schedule import Position, cut
 
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-    )
-}
-KINDS = {"dict": dict, "list": list, "tuple": tuple, "counter": Counter}
+METADATA, OWN = "__metadata__", "chicle"
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool}
+DTYPES |= {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+"""dtypes as the format names them."""
 
 
 class TrainingState:
@@ -44,74 +43,77 @@ class TrainingState:
         position: How far the training has come.
         velocity: Outer momentum of local SGD, a tensor per parameter of the optimizer; empty without.
         is_stopped: A member has asked for the end of the training in the step that led here.
+        is_alike: Whether all members of a position have the same bits; else their optimizers differ.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any, *, is_alike: bool = True
+    ) -> None:
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
         self.position = Position()
         self.velocity: list[Tensor] = []
-        self.is_stopped = False
+        self.is_stopped, self.is_alike = False, is_alike
 
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield parameters and buffers by name, those buffers included that `state_dict` leaves out."""
-        yield from self.model.named_parameters()
-        yield from self.model.named_buffers()
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return parameters and buffers by name, those buffers included that `state_dict` leaves out; of complex ones
+        real and imaginary parts, as the format lacks some sizes of them."""
+        named = ((name, t.detach()) for name, t in (*self.model.named_parameters(), *self.model.named_buffers()))
+        return {name: torch.view_as_real(tensor) if tensor.is_complex() else tensor for name, tensor in named}
 
     def describe(self) -> tuple[bytes, list[Tensor]]:
-        """Return the text and the tensors; the tensors are those of the training itself. Raises UsageError when a value
-        of the optimizer, scheduler or scaler is neither a number, a text nor a tensor."""
-        tensors = [tensor.detach() for _, tensor in self.named_tensors()]
-        held = {
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+        """Return the head and the tensors; the tensors are those of the training itself, but for buffers, which a
+        forward pass changes. Raises UsageError when a value of the optimizer, scheduler or scaler is neither a number,
+        a text nor a tensor, or the format lacks a dtype."""
+        named, num_parameters = self.named_tensors(), len(list(self.model.parameters()))
+        tensors = [t if number < num_parameters else t.clone() for number, t in enumerate(named.values())]
+        parts = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
+        held = {name: None if part is None else part.state_dict() for name, part in parts.items()}
+        held |= {
+            "position": dataclasses.asdict(self.position),
+            "is_stopped": self.is_stopped,
             "velocity": self.velocity,
         }
-        position = self.position
-        text = {
-            "position": [position.epoch, position.offset, position.step],
-            "is_stopped": self.is_stopped,
-            "names": [name for name, _ in self.named_tensors()],
-            "held": _encode(held, tensors, "the state"),
-        }
-        text["tensors"] = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors]
-        return json.dumps(text).encode(), tensors
+        text = json.dumps(_encode(held, tensors, "the state"))
+        head: dict[str, Any] = {METADATA: {OWN: text}}
+        names, end = itertools.chain(named, (f"state/{number}" for number in itertools.count(len(named)))), 0
+        for name, tensor in zip(names, tensors, strict=False):
+            if tensor.dtype not in NAMES:
+                raise UsageError(f"{name} is of {tensor.dtype}, which cannot be sent to a joining node")
+            start, end = end, end + tensor.numel() * tensor.dtype.itemsize
+            head[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        return json.dumps(head).encode(), tensors
 
-    def empty_tensors(self, text: dict[str, Any], *, in_place: bool) -> list[Tensor]:
-        """Return tensors of host memory for what the text announces.
+    def room(self, head: bytes, *, in_place: bool) -> list[Tensor]:
+        """Return tensors of host memory for those of a head.
 
         Args:
-            in_place: Whether parameters and buffers of the model are among them, where they are of that kind.
+            in_place: Whether parameters and buffers of the model are among them, where they can be.
 
         Raises:
-            DataError: The text is of another model.
+            DataError: The head is of another model.
         """
-        own = [tensor.detach() for _, tensor in self.named_tensors()]
-        names, told = [name for name, _ in self.named_tensors()], text["tensors"]
-        kinds = [(DTYPES[dtype], tuple(shape)) for dtype, shape in told]
-        for name, told_name, tensor, kind in zip(names, text["names"], own, kinds, strict=False):
-            if (name, tensor.dtype, tuple(tensor.shape)) != (told_name, *kind):
-                raise DataError(
-                    f"this model has {name} of {tensor.dtype} {tuple(tensor.shape)}, and the state that it is to get "
-                    f"has {told_name} of {kind[0]} {kind[1]}; every node has to build the same model"
-                )
-        if len(names) != len(text["names"]):
-            raise DataError(f"this model has {len(names)} tensors, and the state that it is to get {text['names']}")
-        found = own if in_place else []
-        return [
-            found[number]
-            if number < len(found) and found[number].is_contiguous() and found[number].device.type == "cpu"
-            else _empty(*kind)
-            for number, kind in enumerate(kinds)
-        ]
+        entries = [(name, entry) for name, entry in json.loads(head).items() if name != METADATA]
+        told = [(name, DTYPES[entry["dtype"]], tuple(entry["shape"])) for name, entry in entries]
+        own = self.named_tensors()
+        mine = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in own.items()]
+        theirs = [kind for kind in told if not kind[0].startswith("state/")]
+        if mine != theirs:
+            here, there = next(pair for pair in itertools.zip_longest(mine, theirs) if pair[0] != pair[1])
+            raise DataError(
+                f"this model has {here} where the state that it is to get has {there}; every node has to build the "
+                "same model"
+            )
+        usable = [t if in_place and t.is_contiguous() and t.device.type == "cpu" else None for t in own.values()]
+        return [_empty(*kind[1:]) if found is None else found for found, kind in itertools.zip_longest(usable, told)]
 
-    def adopt(self, text: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+    def adopt(self, head: bytes, tensors: Sequence[Tensor]) -> None:
         """Take over a state whose tensors are complete."""
         with torch.no_grad():
-            for (_, own), tensor in zip(self.named_tensors(), tensors, strict=False):
+            for own, tensor in zip(self.named_tensors().values(), tensors, strict=False):
                 if own.data_ptr() != tensor.data_ptr():
                     own.copy_(tensor)
-        held = _decode(text["held"], tensors)
+        text = json.loads(head)[METADATA][OWN]
+        held = json.loads(text, object_hook=lambda entry: _decoded(entry, tensors))
         self.optimizer.load_state_dict(held["optimizer"])
         parameters = parameters_of(self.optimizer)
         for number, state in held["optimizer"]["state"].items():
@@ -123,8 +125,7 @@ class TrainingState:
             if held[name] is not None:
                 getattr(self, name).load_state_dict(held[name])
         self.velocity = [v.to(p.device) for v, p in zip(held["velocity"], parameters, strict=False)]
-        self.is_stopped = text.get("is_stopped", False)  # not in files of before there was a step of the end
-        self.position = Position(**dict(zip(("epoch", "offset", "step"), text["position"], strict=True)))
+        self.is_stopped, self.position = held["is_stopped"], Position(**held["position"])
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -132,41 +133,51 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def send_and_receive(group: ProcessGroup, plan: Transfers, state: TrainingState, *, in_place: bool) -> None:
-    """Bring the state of the senders to the receivers; all members call it. Raises PeerLostError when a member was
-    lost; then a receiver has the state of before, unless it receives in place."""
-    if not plan.receivers:
-        return
-    is_sender, head, tensors = group.rank in plan.senders, b"", list[Tensor]()
-    if is_sender:
-        head, tensors = state.describe()
-    size = int(group.all_gather(np.array([float(len(head))]))[plan.senders[0], 0])
-    if group.rank == plan.senders[0]:
-        group.exchange({rank: [memoryview(head)] for rank in plan.receivers}, {})
-    elif not is_sender:
+def begin_transfer(
+    group: ProcessGroup, holders: Sequence[int], state: TrainingState, *, in_place: bool
+) -> Callable[[], None]:
+    """Begin to bring the state of its holders, by rank, to all others; all members call it.
+
+    Returns:
+        What does the rest. A holder of states that are alike may call it in another thread, until the next sum.
+
+    Raises:
+        PeerLostError: A member was lost; so does the rest. Then a receiver has the state of before, unless it receives
+            in place.
+    """
+    receivers = [rank for rank in range(group.size) if rank not in holders]
+    if not receivers:
+        return lambda: None
+    senders = holders if state.is_alike else holders[:1]
+    is_sender, is_receiver = group.rank in senders, group.rank in receivers
+    head, tensors = state.describe() if is_sender else (b"", list[Tensor]())
+    size = int(group.all_gather(np.array([float(len(head))]))[senders[0], 0])
+    if group.rank == senders[0]:
+        group.exchange({rank: [memoryview(head)] for rank in receivers}, {})
+    elif is_receiver:
         content = bytearray(size)
-        group.exchange({}, {plan.senders[0]: [memoryview(content)]})
+        group.exchange({}, {senders[0]: [memoryview(content)]})
         head = bytes(content)
-    text = json.loads(head)
-    if is_sender:
-        views = [bytes_of(tensor.cpu().contiguous()) for tensor in tensors]
-    else:
-        tensors = state.empty_tensors(text, in_place=in_place)
-        views = [bytes_of(tensor) for tensor in tensors]
-    parts = cut(0, sum(map(len, views)), len(plan.senders))
-    by_sender = {rank: list(_slices(views, part)) for rank, part in zip(plan.senders, parts, strict=True)}
-    if is_sender:
-        group.exchange(dict.fromkeys(plan.receivers, by_sender[group.rank]), {})
-    else:
-        group.exchange({}, by_sender)
-        state.adopt(text, tensors)
+        tensors = state.room(head, in_place=in_place)
+    views = [bytes_of(tensor) for tensor in tensors]
+    parts = cut(0, sum(map(len, views)), len(senders))
+    by_sender = {rank: list(_slices(views, part)) for rank, part in zip(senders, parts, strict=True)}
+
+    def rest() -> None:
+        if is_sender:
+            group.exchange(dict.fromkeys(receivers, by_sender[group.rank]), {})
+        elif is_receiver:
+            group.exchange({}, by_sender)
+            state.adopt(head, tensors)
+
+    return rest
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor of the host."""
+    """Return the memory of a tensor, of a copy where it is not contiguous or not of the host."""
     if not tensor.numel():
         return memoryview(b"")
-    values: Array = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    values: Array = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return values.data
 
 
@@ -192,16 +203,13 @@ def _encode(value: Any, tensors: list[Tensor], where: str) -> Any:
         tensors.append(value.detach())
         return {"tensor": len(tensors) - 1}
     if isinstance(value, dict):
-        kind = "counter" if isinstance(value, Counter) else "dict"
-        items = [[_encode(k, tensors, where), _encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
-        return {kind: items}
+        pairs = [[_encode(k, tensors, where), _encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
+        return {"counter" if isinstance(value, Counter) else "dict": pairs}
     if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(entry, tensors, f"{where}[{i}]") for i, entry in enumerate(value)]}
+        entries = [_encode(entry, tensors, f"{where}[{number}]") for number, entry in enumerate(value)]
+        return entries if isinstance(value, list) else {"tuple": entries}
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(
@@ -210,14 +218,9 @@ def _encode(value: Any, tensors: list[Tensor], where: str) -> Any:
     )
 
 
-def _decode(value: Any, tensors: Sequence[Tensor]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    [(kind, content)] = value.items()
+def _decoded(entry: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
+    """Return what an object of the text stands for; those within it have been decoded."""
+    [(kind, content)] = entry.items()
     if kind == "tensor":
         return tensors[content]
-    if kind == "float":
-        return float(content)
-    if kind in ("dict", "counter"):
-        return KINDS[kind]({_decode(k, tensors): _decode(v, tensors) for k, v in content})
-    return KINDS[kind](_decode(entry, tensors) for entry in content)
+    return tuple(content) if kind == "tuple" else Counter(dict(content)) if kind == "counter" else dict(content)

@@ -4,6 +4,7 @@ The agent of a test asks for its task over a Unix socket, a line of JSON, and re
 ended, its exit code. Nothing else of agent or task differs from the launcher's.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -51,38 +52,31 @@ class TaskServer:
 
 
 def serve(fd: str) -> None:
-    """Fork tasks until the end of this process."""
+    """Fork tasks until the end of this process; tell who asked the process id of each, and how it ended."""
     listener = socket.socket(fileno=int(fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tasks: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        connection, _ = listener.accept()
-        if os.fork():
-            connection.close()
-            while True:  # those that have ended
-                try:
-                    if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                        break
-                except ChildProcessError:
-                    break
-            continue
-        listener.close()
-        _keep(connection)
-
-
-def _keep(connection: socket.socket) -> None:
-    """Body of the process between: it forks the task, and tells how it ends."""
-    with connection.makefile("r") as lines:
-        order = json.loads(lines.readline())
-        pid = os.fork()
-        if not pid:
-            connection.close()
-            _run(order)
-        connection.sendall(f"{pid}\n".encode())
-        _, status = os.waitpid(pid, 0)
-        try:
-            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-        finally:
-            os._exit(0)
+        waiting: list[Any] = [listener, *tasks]
+        for ready in select.select(waiting, [], [])[0]:
+            if ready is listener:
+                connection, _ = listener.accept()
+                with connection.makefile("r") as lines:
+                    order = json.loads(lines.readline())
+                pid = os.fork()
+                if not pid:
+                    for inherited in (listener, connection, *(other for _, other in tasks.values())):
+                        inherited.close()
+                    _run(order)
+                said, tasks[os.pidfd_open(pid)] = pid, (pid, connection)
+            else:
+                pid, connection = tasks.pop(ready)
+                os.close(ready)
+                said = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(f"{said}\n".encode())
+            if ready is not listener:
+                connection.close()
 
 
 def _run(order: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from chicle_elastic.chunks.convert import ConvertOptions, convert
 from chicle_elastic.chunks.convert_inputs import ReadOptions
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
 from chicle_elastic.torch.checks import digest_of
 from chicle_elastic.torch.schedule import Position
@@ -223,18 +224,6 @@ def test_what_cannot_work_is_refused(change: dict[str, Any], words: str) -> None
         elastic.loop(**(options | change))
 
 
-def test_a_length_that_changes_is_refused() -> None:
-    """Every node cuts by the number of samples."""
-    dataset = Numbers(10)
-
-    def body(loop: elastic.Loop, loss: Tensor) -> None:
-        loop.step(loss)
-        dataset.length = 11
-
-    with pytest.raises(UsageError, match=r"had 10 samples and has 11 now"):
-        run(body, dataset)
-
-
 def run(body: Any, dataset: Any, *, model: nn.Module | None = None, optimizer: Any = None) -> None:
     """A loop with this body."""
     model = model or nn.Linear(6, 3)
@@ -251,49 +240,39 @@ def add_group(loop: elastic.Loop, loss: Tensor) -> None:
     loop._optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
 
 
-def step_twice(loop: elastic.Loop, loss: Tensor) -> None:
-    """A body that takes its step twice."""
+def grow(loop: elastic.Loop, loss: Tensor) -> None:
+    """A body that makes its data set longer."""
     loop.step(loss)
-    loop.step()
+    loop._samples._dataset.length += 1
 
 
-def test_an_exception_of_a_step_that_the_body_catches_is_found() -> None:
-    """The state may be half of the step, and the others would wait for this member."""
-    model = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def fail(*arguments: Any) -> None:
-        raise RuntimeError("out of memory")
-
-    optimizer.register_step_pre_hook(fail)
-
-    def body(loop: elastic.Loop, loss: Tensor) -> None:
-        with contextlib.suppress(RuntimeError):
-            loop.step(loss)
-
-    with pytest.raises(UsageError, match="do not catch exceptions"):
-        run(body, torch.zeros(8, 6), model=model, optimizer=optimizer)
+def catch(loop: elastic.Loop, loss: Tensor) -> None:
+    """A body that catches an exception of its step: the state may be half of it, and the others wait for this one."""
+    loop._optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+    with contextlib.suppress(ZeroDivisionError):
+        loop.step(loss)
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
         (lambda loop, loss: None, r"local did not call loop\.step"),
-        (step_twice, "called twice"),
+        (lambda loop, loss: loop.step(loss) and loop.step(), "called twice"),
+        (lambda loop, loss: loop.step(loss) and "break", r"loop\.stop"),
         (add_group, "had 2 parameters and has 3"),
+        (grow, r"had 10 samples and has 11 now"),
+        (catch, "do not catch exceptions"),
     ],
 )
 def test_a_body_that_does_not_step_once_is_found(body: Any, words: str) -> None:
     """At the next batch, and not as a hang of others."""
     with pytest.raises(UsageError, match=words):
-        run(body, torch.zeros(8, 6))
+        run(body, Numbers(10))
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_a_loop_that_is_left_by_break_says_so(is_left: bool) -> None:
+def test_a_loop_that_is_stopped_may_be_left_by_break(is_left: bool) -> None:
     """`stop` ends it in order, with or without `break` behind it."""
-    with pytest.raises(UsageError, match=r"loop\.stop"):
-        run(lambda loop, loss: loop.step(loss) and "break", torch.zeros(8, 6))
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=2) as loop:
@@ -320,6 +299,56 @@ def test_local_steps_of_one_process_are_those_of_its_optimizer() -> None:
     assert not torch.allclose(next(outer.parameters()), next(ours.parameters()), rtol=1e-3)
 
 
+def test_an_average_costs_one_model_and_leaves_optimizers_their_own_state() -> None:
+    """With Adam as well; the parameters are alike after it, and who joins has the state of one member."""
+    loops = []
+    for seed in range(2):
+        torch.manual_seed(9)
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        loops.append(elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=4, local_steps=2, outer_momentum=0.5))
+        loops[-1]._sum.begin()
+        torch.manual_seed(seed)
+        model(torch.rand(2, 6)).square().sum().backward()
+        loops[-1]._sum.end_batch()
+    total = sum(loop._sum.fill(0.5, is_first=not rank) for rank, loop in enumerate(loops))
+    for loop in loops:
+        loop._sum.buffer[:] = total
+        loop._sum.commit(loop._state.velocity, loop._outer_step())
+    assert len(total) == 6 * 3 + 3 + 2, "and a mark for each tensor"
+    (one, two), moments = (list(loop._sum.parameters) for loop in loops), []
+    assert all(torch.equal(p, q) for p, q in zip(one, two, strict=True))
+    for loop, parameter in zip(loops, (one[0], two[0]), strict=True):
+        moments.append(loop._optimizer.state[parameter]["exp_avg"])
+        assert torch.equal(loop._state.velocity[0], loops[0]._state.velocity[0])
+        assert not loop._state.is_alike
+    assert not torch.equal(*moments)
+    for loop in loops:
+        loop._sum.undo()
+        assert not loop._optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("members", "steps", "momentum", "expected"),
+    [
+        (1, 16, 0.9, OuterStep()),
+        (2, 16, 0.9, OuterStep.of_tasks(2)),
+        (2, 10, 0.9, OuterStep.of_tasks(2)),
+        (2, 9, 0.9, OuterStep()),
+        (2, 2, 0.0, OuterStep.of_tasks(2)),
+    ],
+)
+def test_averages_have_momentum_where_optimizers_have_forgotten_theirs(
+    members: int, steps: int, momentum: float, expected: OuterStep
+) -> None:
+    """Two momenta that overlap swing together."""
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    loop: Any = elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=4, local_steps=steps)
+    loop._seat.workers = range(members)
+    assert loop._outer_step() == expected
+
+
 def trained_state(name: str, *, momentum: float = 0.0) -> TrainingState:
     """The state of a training with an optimizer, a scheduler and a scaler, after some steps."""
     model = network()
@@ -337,21 +366,29 @@ def trained_state(name: str, *, momentum: float = 0.0) -> TrainingState:
     return loop._state
 
 
+def saved(folder: Path, state: TrainingState, *, step: int = 0) -> LoopCheckpoints:
+    """A checkpoint of a state, which gets this step, is in a folder."""
+    state.position = Position(step=step) if step else state.position
+    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(folder), resume=True), state, "n0")
+    checkpoints.committed(is_last=True)
+    checkpoints.close()
+    return checkpoints
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "Adadelta", "Rprop"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_a_state_travels_to_the_bit(name: str, momentum: float, tmp_path: Path) -> None:
     """By a file and back: model, buffers, optimizer, scheduler, scaler, outer momentum, position."""
     state = trained_state(name, momentum=momentum)
     text, sent = state.describe()
-    settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=True)
-    LoopCheckpoints(settings, state).save()
+    saved(tmp_path, state)
     torch.manual_seed(99)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=50, cycle_momentum=False)
     scaler = None if momentum else torch.amp.GradScaler("cpu", init_scale=2.0)
     other = TrainingState(model, optimizer, scheduler, scaler)
-    checkpoints = LoopCheckpoints(settings, other)
+    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), resume=True), other, "n1")
     assert checkpoints.find() == state.position.step
     assert checkpoints.restore(checkpoints.find())
     again, received = other.describe()
@@ -361,24 +398,20 @@ def test_a_state_travels_to_the_bit(name: str, momentum: float, tmp_path: Path) 
 
 
 def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
-    """As is a file that is cut off, or none; the newest two files stay."""
+    """As is a file that is cut off, or none; the newest two stay."""
     state = trained_state("SGD")
-    settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=True)
     for step in (3, 4, 5):
-        state.position = Position(step=step)
-        LoopCheckpoints(settings, state).save()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"chicle-loop-00000000{step}.safetensors" for step in (4, 5)
-    ]
+        checkpoints = saved(tmp_path, state, step=step)
+    files = sorted(tmp_path.glob("*/loop.safetensors"))
+    assert [path.parent.name[:9] for path in files] == ["000000004", "000000005"]
     model = nn.Linear(2, 2)
     other = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
     with pytest.raises(DataError, match=r"0\.weight"):
-        LoopCheckpoints(settings, other).restore(5)
-    path = tmp_path / "chicle-loop-000000005.safetensors"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match="no whole checkpoint"):
-        LoopCheckpoints(settings, state).restore(5)
-    assert not LoopCheckpoints(settings, state).restore(7)
+        LoopCheckpoints(CheckpointSettings(folder=str(tmp_path)), other, "n1").restore(5)
+    files[1].write_bytes(files[1].read_bytes()[:-9])
+    with pytest.raises(DataError, match="damaged"):
+        checkpoints.restore(5)
+    assert not checkpoints.restore(7)
 
 
 def test_a_state_that_is_no_number_is_refused() -> None:
@@ -436,35 +469,37 @@ def test_nodes_of_other_options_have_another_digest() -> None:
     assert len(digests) == len(changes)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_no_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The training goes on; the fault is logged once."""
-    state = trained_state("SGD")
-    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), every_iterations=1), state)
-    place = tmp_path / f"chicle-loop-{state.position.step:09d}.safetensors"
-    place.mkdir()
-    for _ in range(2):
-        checkpoints.save()
-    assert list(tmp_path.iterdir()) == [place]
+def test_a_checkpoint_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The training goes on, and the next one is tried again."""
+    state, folder = trained_state("SGD"), tmp_path / "saved"
+    folder.touch()
+    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(folder), every_iterations=1), state, "n0")
+    for step in (1, 2, 3):
+        state.position = Position(step=step)
+        if step == 3:
+            folder.unlink()
+        checkpoints.committed(is_last=True)
+    checkpoints.close()
     assert len(caplog.records) == 1
-    place.rmdir()
-    checkpoints.save()
-    assert place.is_file()
+    assert checkpoints.newest() == 3
 
 
-def test_complex_numbers_are_in_checkpoints(tmp_path: Path) -> None:
-    """Of both sizes."""
-    parameters = [nn.Parameter(torch.tensor([1 + 2j, 3 - 1j], dtype=d)) for d in (torch.complex64, torch.complex128)]
-    model = nn.ParameterList(parameters)
-    state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
-    state.position = Position(step=1)
-    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), every_iterations=1), state)
-    checkpoints.save()
+def test_checkpoints_have_complex_numbers_and_any_names(tmp_path: Path) -> None:
+    """Complex ones of both sizes; names that the rest of the state could have."""
+    number = [1 + 2j, 3 - 1j]
+    values = [torch.tensor(number), torch.tensor(number, dtype=torch.complex128), torch.rand(2, dtype=torch.float64)]
+    model = nn.ModuleDict({"state": nn.ParameterList([nn.Parameter(value.clone()) for value in values])})
+    real = model["state"][2]
+    state = TrainingState(model, torch.optim.SGD([real], lr=0.1, momentum=0.9), None, None)
+    real.grad = torch.zeros_like(real)
+    state.optimizer.step()
+    state.velocity = [torch.ones(2)]
+    checkpoints = saved(tmp_path, state, step=1)
     with torch.no_grad():
-        kept = [parameter.clone() for parameter in parameters]
-        for parameter in parameters:
+        for parameter in model.parameters():
             parameter.zero_()
     assert checkpoints.restore(1)
-    assert all(torch.equal(one, two) for one, two in zip(parameters, kept, strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), values, strict=True))
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
@@ -486,25 +521,21 @@ def test_members_have_the_same_buffers_after_a_step(local_steps: int) -> None:
     total = vectors[0] + vectors[1] + vectors[2]
     for loop, vector in zip(loops, vectors, strict=True):
         vector[:] = total
-        loop._sum.commit([], local_steps)
+        loop._sum.commit([], OuterStep())
     for model in models:
         assert model.num_batches_tracked == large + 1
         assert torch.equal(model.running_mean, models[1].running_mean)
         assert model.is_odd.tolist() == [True, False]
-        assert local_steps > 1 or torch.equal(model.constant, constant)
+        assert torch.equal(model.constant, constant)
 
 
-def test_parameters_may_have_any_name_in_checkpoints(tmp_path: Path) -> None:
-    """Also one that the rest of the state could have."""
-    model = nn.ModuleDict({"state": nn.ParameterList([nn.Parameter(torch.full((1,), float(n))) for n in range(8)])})
-    state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), None, None)
-    model["state"][0].grad = torch.ones(1)
-    state.optimizer.step()
-    state.position = Position(step=1)
-    state.velocity = [torch.ones(1)] * 8
-    checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), every_iterations=1), state)
-    checkpoints.save()
-    assert checkpoints.restore(1)
+def test_sums_lie_in_host_memory_whatever_the_default_device_is() -> None:
+    """Sockets take them from there."""
+    model = nn.Linear(2, 2)
+    with torch.device("meta"):
+        loop = elastic.loop(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.zeros(8, 2), batch_size=4)
+    loop._sum.begin()
+    assert loop._sum.fill(1.0, is_first=True).shape == (8,)
 
 
 def test_the_job_ends_in_an_iteration_of_its_own() -> None:

@@ -15,8 +15,9 @@ from chicle_elastic.torch.schedule import (
     Row,
     Standing,
     cut,
-    judge,
-    transfers,
+    failed_of,
+    holders_of,
+    mismatch_of,
 )
 
 STEP = Row(Call.STEP, 10)
@@ -82,19 +83,19 @@ class Member:
 
 def form(members: list[Member], rng: random.Random, kills: bool) -> list[Member] | None:
     """A round: the newest state goes to those that lack it; None when members died while it did."""
-    plan = transfers([member.standing for member in members])
-    assert sorted((*plan.senders, *plan.receivers)) == list(range(len(members)))
-    states = [(members[rank].counts, members[rank].position) for rank in plan.senders]
+    holders = holders_of([member.standing for member in members])
+    receivers = [rank for rank in range(len(members)) if rank not in holders]
+    states = [(members[rank].counts, members[rank].position) for rank in holders]
     assert all(state == states[0] for state in states)  # so that each may send a part
-    newest = members[plan.senders[0]]
+    newest = members[holders[0]]
     if kills and len(members) > 2 and rng.random() < 0.2:
         dead = rng.choice(members)
-        for rank in plan.receivers:
+        for rank in receivers:
             if members[rank] is not dead and newest.standing.has_begun and not members[rank].standing.has_begun:
                 members[rank].standing = TORN  # what it received in place may be a half
         members.remove(dead)
         return None
-    for rank in plan.receivers:
+    for rank in receivers:
         members[rank].receive(newest)
     for member in members:
         member.standing = newest.standing._replace(has_begun=True)
@@ -152,23 +153,22 @@ def test_each_sample_counts_once_whoever_joins_leaves_and_dies(seed: int) -> Non
 def test_a_member_that_was_taken_for_lost_receives_what_the_others_repeated() -> None:
     """The same iteration of a later round is newer."""
     standings = [Standing(True, 6, 2, 6), Standing(True, 7, 4, 7), Standing(True, 7, 3, 7)]
-    assert transfers(standings) == ((1,), (0, 2))
+    assert holders_of(standings) == (1,)
 
 
 def test_models_that_were_only_built_follow_the_first() -> None:
     """They differ, so one member's counts; one that was cut off while it received counts last."""
-    assert transfers([TORN, Standing(), Standing()]) == ((1,), (0, 2))
-    assert transfers([Standing(), Standing(True)]) == ((1,), (0,))
+    assert holders_of([TORN, Standing(), Standing()]) == (1,)
+    assert holders_of([Standing(), Standing(True)]) == (1,)
 
 
 def test_what_members_call_is_compared() -> None:
     """Members whose code failed are named, as is one that calls something else."""
-    assert judge([STEP, STEP._replace(samples=3)], ["a", "b"]).is_agreed
-    assert judge([STEP, Row(Call.FAILED, 0), STEP], ["a", "b", "c"]).failed == ("b",)
-    verdict = judge([STEP, Row(Call.ALL_REDUCE, 2)], ["a", "b"])
-    assert not verdict.is_agreed
-    assert "a calls loop.step over 10 values, but b calls loop.all_reduce over 2 values" in verdict.mismatch
-    assert not judge([STEP, STEP._replace(num_values=11)], ["a", "b"]).is_agreed
+    assert not mismatch_of([STEP, STEP._replace(samples=3), STEP._replace(call=Call.IDLE)], ["a", "b", "c"])
+    assert failed_of([STEP, Row(Call.FAILED, 0), STEP], ["a", "b", "c"]) == ["b"]
+    mismatch = mismatch_of([STEP, Row(Call.ALL_REDUCE, 2)], ["a", "b"])
+    assert "a calls loop.step over 10 values, but b calls loop.all_reduce over 2 values" in mismatch
+    assert mismatch_of([STEP, STEP._replace(num_values=11)], ["a", "b"])
 
 
 def test_orders_are_permutations() -> None:

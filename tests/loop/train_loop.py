@@ -173,6 +173,8 @@ def main() -> None:
         seed=7,
         reduction="sum" if options.work == "count" else "mean",
         local_steps=options.local_steps,
+        outer_rate=1.0,
+        outer_momentum=0.0,
     ) as loop:
         node = str(loop._seat.node)
         Faults(options.out / f"{node}.fault").watch(loop, optimizer)
@@ -206,12 +208,12 @@ def main() -> None:
             else:
                 loss = functional.cross_entropy(model(batch.x), batch.y)
             left = options.samples - loop.position.offset
-            step, size = loop.position.step, loop.all_reduce(torch.ones(2))
+            step, workers, size = loop.position.step, len(loop._seat.workers), loop.all_reduce(torch.ones(2))
             for part in batch.parts(options.parts) if options.parts else ():
                 loop.backward(model.get_parameter("counts")[part.epoch, part.x].sum(), part)
             result = loop.step(None if options.parts else loss)
             if result is not None:
-                assert size.tolist() == [min(len(loop.members), left)] * 2, "each member with samples has told its part"
+                assert size.tolist() == [min(workers, left)] * 2, "each member with samples has told its part"
                 losses[step] = result
     found = {
         "node": node,

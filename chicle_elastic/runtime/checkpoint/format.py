@@ -153,7 +153,7 @@ def is_complete(path: Place) -> bool:
 def is_newer(path: Place) -> bool:
     """Say whether a later release wrote this checkpoint, which it alone can read."""
     try:
-        _read_manifest(path / MANIFEST)
+        read_manifest(path / MANIFEST)
     except UsageError:
         return True
     except (DataError, OSError):
@@ -198,7 +198,7 @@ def newest(folder: Place, identity: JobIdentity, *, iteration: int | None = None
 def read(path: Place, identity: JobIdentity) -> Checkpoint:
     """Read a checkpoint, and check all of it. Raises DataError when it is damaged, OSError when its manifest cannot be
     read, UsageError when it is of another job, or of a later format."""
-    manifest = _read_manifest(path / MANIFEST)
+    manifest = read_manifest(path / MANIFEST)
     _require_model_version(path, manifest["job"], identity)
     if manifest["job"] != identity.to_json():
         differences = [
@@ -272,7 +272,7 @@ def _require_model_version(path: Place, job: Mapping[str, Any], identity: JobIde
         )
 
 
-def _read_manifest(path: Place) -> dict[str, Any]:
+def read_manifest(path: Place) -> dict[str, Any]:
     """Read a manifest that `write_manifest` wrote, and check it. Raises DataError when it is damaged, OSError when it
     cannot be read, UsageError when it is of a later format."""
     content = parse_json(path, path.read_bytes())

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from chicle_elastic.chunks.places import Place, flush_place, make_folder, place_of, remove_folder
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
@@ -45,7 +47,7 @@ class Draft:
     ranks: Sequence[int]
     rows: Array  # row ids of the samples of this task; copies, like the state
     state: Array
-    # makes the files that all tasks share, by name, arrays or JSON values; None except in rank 0
+    # makes the files that all tasks share, by name: arrays, bytes or JSON values; None except in rank 0
     shared: Callable[[], Mapping[str, Any]] | None
     mark: str = ""  # for `format.attempt_name`: empty, but for the checkpoint of a job that pauses
     files: dict[str, Any] = field(default_factory=dict)
@@ -194,7 +196,7 @@ class CheckpointWriter:
         draft.rows = draft.state = draft.rows[:0]  # their memory is not needed any more
         if draft.shared is not None:
             for name, content in draft.shared().items():
-                write = write_file if name.endswith(".npy") else write_json
+                write = write_file if isinstance(content, bytes | np.ndarray) else write_json
                 draft.files[name] = write(path / name, content)
             draft.shared = None
             self._incomplete.append(draft)

@@ -7,12 +7,11 @@ from queue import SimpleQueue
 
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.layout import Outside
-from chicle_elastic.chunks.sources import is_shared
+from chicle_elastic.chunks.sources import ChunkSource, is_shared
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.checkpoint.resume import Resumption
 from chicle_elastic.runtime.control.messages import Load, Loaded, LoadFailed
-from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.store.arena import Arena
 
 CLOSE_S = 1.0  # how long a source that hangs may hold up the end of its task
@@ -22,9 +21,13 @@ class ChunkLoader:
     """Executes orders to load, one after the other."""
 
     def __init__(
-        self, job: Job, state: StateSpec, resumption: Resumption, answer: Callable[[Loaded | LoadFailed], None]
+        self,
+        source: ChunkSource,
+        state: StateSpec,
+        resumption: Resumption | None,
+        answer: Callable[[Loaded | LoadFailed], None],
     ) -> None:
-        self._job = job
+        self._source = source
         self._state = state
         self._resumption = resumption
         self._answer = answer
@@ -40,10 +43,10 @@ class ChunkLoader:
     @property
     def outside(self) -> Outside | None:
         """Return what gives a chunk for its rows, from any thread; None where a chunk has to bring its rows along."""
-        return self._rows if is_shared(self._job.source) else None
+        return self._rows if is_shared(self._source) else None
 
     def _rows(self, chunk_id: ChunkId) -> Chunk:
-        return self._job.source.load(chunk_id, NO_STATE)
+        return self._source.load(chunk_id, NO_STATE)
 
     def close(self) -> None:
         """Take no more orders. A thread that goes on would keep the data of the job in a process that is used again."""
@@ -67,10 +70,10 @@ class ChunkLoader:
     def _load(self, load: Load, arena: Arena | None) -> None:
         if arena is None:
             raise LookupError(f"the agent has not sent arena {load.arena}")
-        chunk = self._job.source.load(load.chunk, self._state)
-        state = self._resumption.state(merged=load.merged, began=load.began)
+        chunk = self._source.load(load.chunk, self._state)
+        state = None if self._resumption is None else self._resumption.state(merged=load.merged, began=load.began)
         if state is not None:
             chunk.state[...] = state[chunk.row_ids]
         # Sources do not know the solver cache: only chunks that can move have room for it beside the state.
         chunk = dataclasses.replace(chunk, notes=self._state.fresh_notes(chunk.num_rows))
-        layout.encode(chunk, arena.view(load.slot), outside=is_shared(self._job.source))
+        layout.encode(chunk, arena.view(load.slot), outside=is_shared(self._source))

@@ -193,7 +193,7 @@ class ClusterTask:
             )
             with self._tolerates_unreachable():
                 self._checkpoint_trigger.require_writable()
-        loader = ChunkLoader(job, self._state, self._resumption, self._control.send)
+        loader = ChunkLoader(job.source, self._state, self._resumption, self._control.send)
         self._control.start(loader, self._message_router)
         self._control.send(
             control.Declare(

@@ -38,15 +38,16 @@ class CheckpointSettings:
     @property
     def pace(self) -> str:
         """When checkpoints are written, to compare; tasks with different intervals would never complete one."""
-        return f"{self.every_iterations} iterations, {self._every_s:g} s"
+        return f"{self.every_iterations} iterations, {self.interval_s:g} s"
 
     def is_due(self, record: IterationRecord, before: IterationRecord | None) -> bool:
         """Say whether one is written after an iteration; the same in every task, as records are."""
         if self.every_iterations and record.iteration % self.every_iterations == 0:
             return True
-        every_s = self._every_s
+        every_s = self.interval_s
         return bool(every_s) and record.time_s // every_s > (before.time_s if before else 0.0) // every_s
 
     @property
-    def _every_s(self) -> float:
+    def interval_s(self) -> float:
+        """Seconds between two checkpoints; 0 to go by iterations alone."""
         return self.every_s if self.every_s or self.every_iterations else DEFAULT_EVERY_S

@@ -19,7 +19,7 @@ def test_data_is_let_go_with_the_task() -> None:
     source = ArraySource(np.eye(20), np.arange(20, dtype=np.int32) % 2, max_tasks=2)
     job = Job(trainer=LinearTrainer(), source=source, max_iterations=1)
     resumption = Resumption(job, None, JobIdentity.of(job.trainer, source.schema, num_parameters=21))
-    loader = ChunkLoader(job, NO_STATE, resumption, lambda _: None)
+    loader = ChunkLoader(source, NO_STATE, resumption, lambda _: None)
     held = weakref.ref(source)
     loader.close()
     del loader, job, resumption, source
