@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
     from chicle_elastic.runtime.training.job import Job, Outcome
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
+    from chicle_elastic.solvers.linear.losses import RegressionLoss
     from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-    from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from chicle_elastic.values import ResourceOffer
     from estimators import (
@@ -162,7 +162,7 @@ _NAMES = {
     "chicle_elastic.runtime.training.checkpoint_settings": "CheckpointSettings",
     "chicle_elastic.runtime.training.job": "Job Outcome",
     "chicle_elastic.solvers.base": "Action Budget Context Report Solver Trainer Update Verdict",
-    "chicle_elastic.solvers.linear.regression.losses": "RegressionLoss",
+    "chicle_elastic.solvers.linear.losses": "RegressionLoss",
     "chicle_elastic.solvers.linear.newton.trainer": "RegressionTrainer",
     "chicle_elastic.solvers.linear.trainer": "LinearTrainer",
     "chicle_elastic.values": "ResourceOffer",

@@ -173,7 +173,7 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         return trainer, self.warm_start, self._beginning(trainer, training)
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
-        from chicle_elastic.solvers.linear.newton.margins import margin_loss
+        from chicle_elastic.solvers.linear.losses import margin_loss
         from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
         from chicle_elastic.solvers.linear.objectives import Loss
         from chicle_elastic.solvers.linear.trainer import LinearTrainer

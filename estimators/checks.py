@@ -219,8 +219,6 @@ def _as_kernels_need(estimator: Any, X: Any) -> Any:
     if values.size <= MAX_VALUES_CHECKED_FIRST:
         require_finite(estimator, X)
     if sparse.issparse(X):
-        if values.size > MAX_VALUES_CHECKED_FIRST and not _has_descents(X):
-            X.has_canonical_format = True  # what SciPy would find and remember, in half the time
         if not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
@@ -228,13 +226,6 @@ def _as_kernels_need(estimator: Any, X: Any) -> Any:
         # Kernels step through the bytes themselves; np.frombuffer with an offset gives memory that is not aligned.
         X = X if X.flags.carray else np.require(X, requirements=["C_CONTIGUOUS", "ALIGNED"])
     return X
-
-
-def _has_descents(X: Any) -> bool:
-    """Whether some row of a CSR matrix has columns that are not in ascending order, or twice."""
-    from chicle_elastic.solvers.kernels.csr import count_descents
-
-    return bool(count_descents(X.indptr, X.indices))
 
 
 def require_finite(estimator: Any, X: Any) -> None:
@@ -365,17 +356,17 @@ class Columns:
     @classmethod
     def of(cls, X: Any) -> "Columns":
         """Find the columns of validated rows that have values; all columns where few of them are empty."""
-        from chicle_elastic.solvers.kernels.csr import mark_columns
-
         number = X.shape[1]
         if not sparse.issparse(X) or X.nnz > VALUES_PER_EMPTY * number:
             return cls(number)
+        indices = X.indices[: X.nnz]
+        if X.nnz and not (indices.min() >= 0 and indices.max() < number):
+            return cls(number)
         occurs = np.zeros(number + 1, dtype=np.bool_)
-        occurs[-1] = True
-        are_columns = mark_columns(X.indices[: X.nnz], occurs[:-1])
+        occurs[indices] = occurs[-1] = True
         occurs[0] |= X.nnz == 0  # chunks have at least one column
         places = np.flatnonzero(occurs)
-        if not are_columns or X.nnz > VALUES_PER_EMPTY * (len(occurs) - len(places)):
+        if X.nnz > VALUES_PER_EMPTY * (len(occurs) - len(places)):
             return cls(number)
         return cls(number, places)
 

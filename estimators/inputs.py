@@ -23,8 +23,7 @@ from estimators.training.warm import KeptDuals, fingerprint_of
 from estimators.training.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
-    from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
+    from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, MultinomialTrainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
     ClassifierTrainer: TypeAlias = LinearTrainer | L1Trainer | MultinomialTrainer

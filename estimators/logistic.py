@@ -185,7 +185,7 @@ class ChicleLogisticRegression(LinearClassifier):
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
         if not self._is_multinomial(len(training.classes)):
             return super()._trainer(training, runtime)
-        from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+        from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer
 
         require_auto(self, "a multinomial model (there is multi_class='ovr')")
         class_weights = training.class_weights
@@ -287,13 +287,13 @@ def _duals_of(estimator: Any, training: "TrainingSet", upper: Array) -> Array:
         training: What it was fitted to.
         upper: C_i, shape (n,), float64.
     """
-    from chicle_elastic.solvers.linear.multinomial.objective import Mixture
+    from chicle_elastic.solvers.linear.multinomial.objective import mixture
 
     codes, _ = training.codes_and_weights()
     p = np.exp(_log_softmax(training.by_row(estimator._scores)))
     targets = np.zeros_like(p)
     targets[np.arange(len(codes)), codes] = 1.0
     if estimator.fit_intercept:
-        mixture = Mixture.of(upper @ (p - targets), upper @ targets)
-        p = (1.0 - mixture.share) * p + mixture.share * mixture.common
+        share, common = mixture(upper @ (p - targets), upper @ targets)
+        p = (1.0 - share) * p + share * common
     return np.asarray(upper[:, np.newaxis] * (targets - p))

@@ -239,15 +239,18 @@ def _fit_alone(
         The outcome, None where a job has to go on, and the last iteration, None where there was none.
     """
     from chicle_elastic.chunks.sources import ArraySource
-    from chicle_elastic.solvers.linear.alone import looks
+    from chicle_elastic.solvers.linear.losses import EpsilonInsensitive
     from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
     source, max_iter = training.source, int(estimator.max_iter)
     if not (isinstance(trainer, LinearTrainer | RegressionTrainer) and trainer.tol > 0):
         return None, None
-    if not (isinstance(source, ArraySource) and needs_no_job(estimator)):
+    descends = isinstance(trainer, LinearTrainer) or isinstance(trainer.loss, EpsilonInsensitive)
+    if not (descends and isinstance(source, ArraySource) and needs_no_job(estimator)):
         return None, None
+    from chicle_elastic.solvers.linear.alone import looks  # which loads the compiler
+
     accounts = Accounts(source.chunk_rows)
     last: Look | None = None
     best: tuple[Array, Report, Array | None] | None = None

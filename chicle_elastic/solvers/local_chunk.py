@@ -5,6 +5,7 @@ placement means something.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chicle_elastic.chunks.views import NO_NOTES, Array, Chunk, Rows
@@ -113,6 +114,15 @@ class LocalChunk:
                 f"was {self._gate.iteration}); read chunks in solve(), recover() and evaluate() only, "
                 "not in attach() or between iterations"
             )
+
+
+def count_all(chunks: Mapping[ChunkId, LocalChunk]) -> int:
+    """Write down that every row of these chunks was processed; returns how many there are."""
+    num_rows = 0
+    for chunk in chunks.values():
+        chunk.count(chunk.num_rows)
+        num_rows += chunk.num_rows
+    return num_rows
 
 
 def check_full_pass(chunks: dict[ChunkId, LocalChunk], reads: Counter[ChunkId], *, task: str, iteration: int) -> None:

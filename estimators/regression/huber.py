@@ -99,8 +99,8 @@ class ChicleHuber(LinearRegressor):
     alpha: float = 0.0001
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.losses import Huber
         from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-        from chicle_elastic.solvers.linear.regression.losses import Huber
 
         return RegressionTrainer(
             loss=Huber(float(self.epsilon)),

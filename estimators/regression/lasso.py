@@ -75,8 +75,8 @@ class SparseRegressor(MoreRowsMixin, LinearRegressor):
         return 1.0
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.losses import SquaredEpsilonInsensitive
         from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-        from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
 
         return RegressionTrainer(
             loss=SquaredEpsilonInsensitive(),

@@ -68,8 +68,8 @@ class ChiclePoisson(LinearRegressor):
     alpha: float = 1.0
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.losses import Poisson
         from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-        from chicle_elastic.solvers.linear.regression.losses import Poisson
 
         return RegressionTrainer(
             loss=Poisson(),

@@ -113,8 +113,8 @@ class ChicleRidge(MoreRowsMixin, LinearRegressor):
     tol: float = 1e-6
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.losses import SquaredEpsilonInsensitive
         from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-        from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
 
         return RegressionTrainer(
             loss=SquaredEpsilonInsensitive(0.0),

@@ -89,8 +89,8 @@ class ChicleSVR(LinearRegressor):
     intercept_scaling: float = 1.0
 
     def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, SquaredEpsilonInsensitive
         from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
-        from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive, SquaredEpsilonInsensitive
 
         kind = EpsilonInsensitive if self.loss == "epsilon_insensitive" else SquaredEpsilonInsensitive
         return RegressionTrainer(

@@ -32,19 +32,18 @@ from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 from chicle_elastic.runtime.simulate.work import Real
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
-from chicle_elastic.solvers.linear.methods import FEW_VALUES
-from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
-from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
-from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, RegressionTrainer
-from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.race import ITERATION_VALUES
-from chicle_elastic.solvers.linear.regression.losses import (
+from chicle_elastic.solvers.linear.losses import (
     EpsilonInsensitive,
     Huber,
     Poisson,
+    SmoothLoss,
     SquaredEpsilonInsensitive,
 )
+from chicle_elastic.solvers.linear.methods import FEW_VALUES
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, MultinomialTrainer, RegressionTrainer
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.race import ITERATION_VALUES
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 FILE = Path(__file__).parents[1] / "golden" / "linear_runs.json"

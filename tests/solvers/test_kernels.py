@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
-from chicle_elastic.solvers.kernels import csr, descent, kinked, memory, products, tables
+from chicle_elastic.solvers.kernels import descent, kinked, memory, products, tables
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.local_chunk import RowBlock
@@ -326,34 +326,3 @@ def test_products_equal_their_numpy_forms(kind, are_squared):
     expected = case.reference(products.weighted_sum, range(20), **given)
     products.weighted_sum(case.rows, case.lengths, INTERCEPT, weights, are_squared, total)
     np.testing.assert_allclose(total, expected["result"], rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("indptr", "indices"),
-    [
-        ([0, 2, 2, 5], [1, 4, 0, 1, 2]),
-        ([0, 2, 2, 5], [4, 1, 0, 1, 2]),
-        ([0, 2, 2, 5], [1, 4, 0, 0, 2]),
-        ([0, 0, 0], []),
-        ([2, 4, 6, 6], [9, 0, 3, 5, 5, 2, 1]),
-        ([0, 1, 2, 3], [7, 7, 7]),
-    ],
-)
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_descents_are_counted_as_numpy_does(indptr, indices, dtype):
-    """Sorted, unsorted, duplicates, empty rows, an offset, and rows of one value."""
-    space = {"np": np, "indptr": np.array(indptr, dtype), "indices": np.array(indices, dtype)}
-    exec(textwrap.dedent(inspect.getdoc(csr.count_descents.py_func).split("NumPy equivalent::")[1]), space)
-    assert csr.count_descents(space["indptr"], space["indices"]) == space["result"]
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_columns_with_values_are_marked_as_numpy_does(dtype):
-    """An index that is no column ends it, on either side."""
-    space = {"np": np, "indices": np.array([4, 1, 4, 6], dtype), "occurs": np.zeros(8, bool)}
-    exec(textwrap.dedent(inspect.getdoc(csr.mark_columns.py_func).split("NumPy equivalent::")[1]), space)
-    found = np.zeros(8, bool)
-    assert csr.mark_columns(space["indices"], found)
-    np.testing.assert_array_equal(found, space["occurs"])
-    for bad in (-1, 8):
-        assert not csr.mark_columns(np.array([0, bad], dtype), found)

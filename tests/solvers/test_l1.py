@@ -15,12 +15,12 @@ from chicle_elastic.solvers.kernels import penalised as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1.columns import Columns
 from chicle_elastic.solvers.linear.l1.problem import working_set
+from chicle_elastic.solvers.linear.losses import SmoothLoss
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, Sum
 from chicle_elastic.solvers.linear.newton.trainer import L1Trainer
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses
-from chicle_elastic.solvers.linear.pass_solver import HEAD
+from chicle_elastic.solvers.linear.progress import HEAD
 
 LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
 

@@ -9,11 +9,11 @@ import pytest
 from chicle_elastic.solvers.kernels import penalised
 from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.l1.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.losses import SquaredEpsilonInsensitive
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase
-from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import MOST_EXACT, add_dense_products
-from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
+from chicle_elastic.solvers.linear.progress import HEAD
 from tests.solvers.test_l1 import state_of as any_state_of
 
 

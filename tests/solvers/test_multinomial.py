@@ -24,9 +24,9 @@ from chicle_elastic.solvers.linear.multinomial.preconditioner import (
     preconditioned,
 )
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
-from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Sum
+from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer, first_state
 
 
 def small(*, K=4, n=40, d=3, seed=0):
@@ -94,10 +94,10 @@ def test_the_dual_objective_is_that_of_feasible_probabilities_and_below_every_ob
     losses = logsumexp(scores, axis=0) - scores[codes, np.arange(len(codes))]
     assert primal == pytest.approx(0.5 * (model[:, :-1] ** 2).sum() + upper @ losses, rel=1e-12)
     if has_intercept:
-        mixture = objective.Mixture.of(slopes.sum(axis=1), totals)
-        assert 0.0 < mixture.share < 1.0
-        assert mixture.common.min() >= 0.0
-        p = (1.0 - mixture.share) * p + mixture.share * mixture.common[:, None]
+        share, common = objective.mixture(slopes.sum(axis=1), totals)
+        assert 0.0 < share < 1.0
+        assert common.min() >= 0.0
+        p = (1.0 - share) * p + share * common[:, None]
         np.testing.assert_allclose(p @ upper, totals, rtol=1e-12)
     value = upper @ entr(p).sum(axis=0) - 0.5 * (((upper * (targets - p)) @ X) ** 2).sum()
     assert dual <= value + 1e-9
@@ -115,9 +115,9 @@ def test_a_class_without_weight_is_left_out_of_scores_and_of_the_mixture():
     found = objective.Softmax.of(scores, np.array([0, 1]), np.array([1.0, 2.0]))
     np.testing.assert_array_equal(found.probabilities[2], [0.0, 0.0])
     assert np.isfinite([found.loss, found.entropy]).all()
-    mixture = objective.Mixture.of(np.array([0.5, -0.5, 0.0]), np.array([1.0, 2.0, 0.0]))
-    assert mixture.common[2] == 0.0
-    assert mixture.common.sum() == pytest.approx(1.0)
+    _, common = objective.mixture(np.array([0.5, -0.5, 0.0]), np.array([1.0, 2.0, 0.0]))
+    assert common[2] == 0.0
+    assert common.sum() == pytest.approx(1.0)
 
 
 def test_a_small_system_is_solved_in_a_fixed_order():
@@ -318,7 +318,7 @@ def test_without_intercepts_there_are_none():
 
 
 def test_no_compiler_is_loaded():
-    """A first fit is NumPy and SciPy alone, of dense rows and of sparse ones."""
+    """A first fit is NumPy and SciPy alone, of dense rows and of sparse ones, and of regressions by Newton's method."""
     script = """
 import sys
 import numpy as np
@@ -326,11 +326,14 @@ from scipy import sparse
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer
+from estimators import ChicleHuber, ChicleLogisticRegression, ChiclePoisson
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(600, 40)), rng.integers(0, 12, 600).astype(np.int32)
 for rows in (X, sparse.csr_matrix(X)):
     InProcess().run(Job(trainer=MultinomialTrainer(), source=ArraySource(rows, y, num_classes=12), max_iterations=50))
+    for model in (ChicleHuber(alpha=100.0), ChicleLogisticRegression(), ChiclePoisson(alpha=100.0)):
+        model.fit(rows, y)
 assert not {"numba", "torch"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -12,7 +12,7 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods, products, rows
-from chicle_elastic.solvers.linear.newton.margins import margin_loss
+from chicle_elastic.solvers.linear.losses import margin_loss
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import (
     Block,

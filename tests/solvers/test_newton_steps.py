@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.solvers.linear import agreement
+from chicle_elastic.solvers.linear.losses import margin_loss
 from chicle_elastic.solvers.linear.newton import conjugate, steps
 from chicle_elastic.solvers.linear.newton.directions import (
     Preconditioner,
@@ -15,7 +16,6 @@ from chicle_elastic.solvers.linear.newton.directions import (
     rows_solver,
     to_least,
 )
-from chicle_elastic.solvers.linear.newton.margins import margin_loss
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
     NewtonState,

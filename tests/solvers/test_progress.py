@@ -83,15 +83,13 @@ def test_a_state_may_stand_in_place_of_its_vector(cls):
         state = dataclasses.replace(outer, inner=inner)
         expected = dataclasses.replace(outer, inner=filled(cls, np.random.default_rng(seed)).encode())
         np.testing.assert_array_equal(state.encode(), expected.encode())
-        assert_same(state, expected)
 
 
 @pytest.mark.parametrize("cls", STATES)
 def test_a_state_that_is_changed_belongs_to_nobody_else(cls):
-    """The one that was made into a vector is used again as it is; the vector stays what it was."""
-    state = filled(cls, np.random.default_rng(3))
-    vector = state.encode()
-    expected = cls.decode(vector)
+    """A vector is decoded once for all who only look at its state, and again once that was taken."""
+    vector = filled(cls, np.random.default_rng(3)).encode()
+    state, expected = cls.look(vector), cls.decode(vector)
     assert cls.look(vector) is state
     assert_same(state, expected)
     assert cls.take(vector) is state

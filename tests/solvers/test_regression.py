@@ -8,20 +8,21 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
+from chicle_elastic.solvers.linear.losses import (
+    EpsilonInsensitive,
+    HingeLoss,
+    Huber,
+    Poisson,
+    RegressionLoss,
+    SmoothLoss,
+    SquaredEpsilonInsensitive,
+)
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.margins import HingeLoss, SmoothLoss
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, Problem
 from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.regression.losses import (
-    EpsilonInsensitive,
-    Huber,
-    Poisson,
-    RegressionLoss,
-    SquaredEpsilonInsensitive,
-)
+from chicle_elastic.solvers.linear.progress import HEAD
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
 LOSSES = [

@@ -21,15 +21,13 @@ class Hinge(NamedTuple):
 
 
 class SquaredHinge(NamedTuple):
-    """Stands for max(0, 1 - m)^2."""
+    """Stands for s (2 (1 - m) - s) with s = min(max(0, 1 - m), most): a square, and straight where it is large."""
+
+    most: float = math.inf
 
 
 class Logistic(NamedTuple):
     """Stands for log(1 + exp(-m))."""
-
-
-class ModifiedHuber(NamedTuple):
-    """Stands for max(0, 1 - m)^2 where m >= -1, else -4 m."""
 
 
 class EpsilonInsensitive(NamedTuple):
@@ -38,20 +36,21 @@ class EpsilonInsensitive(NamedTuple):
     epsilon: float = 0.0
 
 
-LOSSES = (Hinge(), SquaredHinge(), Logistic(), ModifiedHuber(), EpsilonInsensitive())
+LOSSES = (Hinge(), SquaredHinge(), Logistic(), SquaredHinge(most=2.0), EpsilonInsensitive())
 """By the numbers of `objectives.Loss`; and one of real targets, whose margins are residuals z - y, and whose duals have
 either sign."""
+KINDS = [Hinge, SquaredHinge, Logistic, EpsilonInsensitive]
 
 
 def by_loss(function):
-    """Make a function for kernels and Python of one that takes arguments, or numba's types, to bodies for `LOSSES`."""
+    """Make a function for kernels and Python of one that takes arguments, or numba's types, to bodies for `KINDS`."""
 
     def in_python(*arguments):
-        return function(*arguments)[[type(loss) for loss in LOSSES].index(type(arguments[0]))](*arguments)
+        return function(*arguments)[KINDS.index(type(arguments[0]))](*arguments)
 
     @wraps(function)
     def body(*arguments):
-        return function(*arguments)[[type(loss) for loss in LOSSES].index(arguments[0].instance_class)]
+        return function(*arguments)[KINDS.index(arguments[0].instance_class)]
 
     overload(in_python, jit_options=INLINE)(body)
     return in_python
@@ -67,7 +66,7 @@ def sign_and_target(loss, targets, row, positive):
     def of_numbers(loss, targets, row, positive):
         return 1.0, load(targets, row, REAL)
 
-    return of_classes, of_classes, of_classes, of_classes, of_numbers
+    return of_classes, of_classes, of_classes, of_numbers
 
 
 @by_loss
@@ -78,22 +77,19 @@ def primal_loss(loss, margin, upper):
         return upper * (1.0 - margin) if margin < 1.0 else 0.0
 
     def squared_hinge(loss, margin, upper):
-        return upper * (1.0 - margin) * (1.0 - margin) if margin < 1.0 else 0.0
+        slack = 1.0 - margin if margin < 1.0 else 0.0
+        share = slack if slack < loss.most else loss.most
+        return upper * share * (2.0 * slack - share)
 
     def logistic(loss, margin, upper):
         if margin > 0.0:
             return upper * math.log1p(math.exp(-margin))
         return upper * (math.log1p(math.exp(margin)) - margin)
 
-    def modified_huber(loss, margin, upper):
-        if margin < -1.0:
-            return -4.0 * upper * margin
-        return upper * (1.0 - margin) * (1.0 - margin) if margin < 1.0 else 0.0
-
     def insensitive(loss, margin, upper):
         return upper * max(abs(margin) - loss.epsilon, 0.0)
 
-    return hinge, squared_hinge, logistic, modified_huber, insensitive
+    return hinge, squared_hinge, logistic, insensitive
 
 
 @register_jitable(**INLINE)
@@ -123,13 +119,18 @@ def step_and_values(loss, margin, alpha, curvature, upper):
         return following, alpha, following
 
     def squared_hinge(loss, margin, alpha, curvature, upper):
-        return _kinked_step(margin, alpha, curvature, upper, math.inf)
+        if upper <= 0.0:
+            return 0.0, 0.0, 0.0
+        diagonal, most = 0.5 / upper, 2.0 * upper * loss.most
+        inverse = 1.0 / (curvature + diagonal)  # found while the margin is still being summed
+        following = alpha + (1.0 - alpha * diagonal) * inverse - margin * inverse
+        following = following if following > 0.0 else 0.0
+        following = following if following < most else most
+        quarter = 0.5 * diagonal
+        return following, alpha - quarter * alpha * alpha, following - quarter * following * following
 
     def logistic(loss, margin, alpha, curvature, upper):
         return _logistic_step(margin, alpha, curvature, upper) if upper > 0.0 else (0.0, 0.0, 0.0)
-
-    def modified_huber(loss, margin, alpha, curvature, upper):
-        return _kinked_step(margin, alpha, curvature, upper, 4.0 * upper)
 
     def insensitive(loss, margin, alpha, curvature, upper):
         lead = curvature * alpha - margin
@@ -138,20 +139,7 @@ def step_and_values(loss, margin, alpha, curvature, upper):
         following = math.copysign(excess / curvature if excess < most else upper, lead) if excess > 0.0 else 0.0
         return following, -loss.epsilon * abs(alpha), -loss.epsilon * abs(following)
 
-    return hinge, squared_hinge, logistic, modified_huber, insensitive
-
-
-@register_jitable(**INLINE)
-def _kinked_step(margin, alpha, curvature, upper, most):
-    if upper <= 0.0:
-        return 0.0, 0.0, 0.0
-    diagonal = 0.5 / upper
-    inverse = 1.0 / (curvature + diagonal)  # found while the margin is still being summed
-    following = alpha + (1.0 - alpha * diagonal) * inverse - margin * inverse
-    following = following if following > 0.0 else 0.0
-    following = following if following < most else most
-    quarter = 0.5 * diagonal
-    return following, alpha - quarter * alpha * alpha, following - quarter * following * following
+    return hinge, squared_hinge, logistic, insensitive
 
 
 @register_jitable(**INLINE)
@@ -214,10 +202,7 @@ def is_settled(loss, margin, alpha, upper):
         return margin > 1.0 if alpha == 0.0 else alpha == upper and margin < 1.0
 
     def squared_hinge(loss, margin, alpha, upper):
-        return alpha == 0.0 and margin > 1.0
-
-    def modified_huber(loss, margin, alpha, upper):
-        return margin > 1.0 if alpha == 0.0 else alpha == 4.0 * upper and margin < -1.0
+        return margin > 1.0 if alpha == 0.0 else alpha == 2.0 * upper * loss.most and margin < 1.0 - loss.most
 
     def insensitive(loss, margin, alpha, upper):
         if alpha == 0.0:
@@ -227,7 +212,7 @@ def is_settled(loss, margin, alpha, upper):
     def logistic(loss, margin, alpha, upper):
         return False
 
-    return hinge, squared_hinge, logistic, modified_huber, insensitive
+    return hinge, squared_hinge, logistic, insensitive
 
 
 @by_loss
@@ -250,4 +235,4 @@ def pull(loss, margin, alpha, upper):
             return loss.epsilon - abs(margin)
         return loss.epsilon + (margin if alpha > 0.0 else -margin)
 
-    return hinge, squared_hinge, logistic, squared_hinge, insensitive
+    return hinge, squared_hinge, logistic, insensitive

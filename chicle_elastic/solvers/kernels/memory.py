@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.kernels.lanes import converted, is_half
+from chicle_elastic.solvers.kernels.lanes import is_half, load_lanes, pointer_to
 
 CACHE_LINE = 64
 CODE, COUNT, FLAG, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
@@ -21,13 +21,6 @@ SHORT, REAL = np.float32(0), np.float64(0)  # numbers of these dtypes, for `load
 def addresses(arrays: list[Array]) -> Array:
     """Address of the first element of each array, shape (len(arrays),), uint64."""
     return np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
-
-
-def _element_pointer(context, builder, address, index, element_type):
-    """LLVM pointer to element `index` behind `address`."""
-    data_type = context.get_data_type(element_type)
-    base = builder.inttoptr(address, data_type.as_pointer())
-    return builder.gep(base, [index])
 
 
 @intrinsic
@@ -58,8 +51,7 @@ def load(typingctx, address, index, like):
     result = types.float32 if is_half(like) else like
 
     def codegen(context, builder, signature, args):
-        value = context.unpack_value(builder, like, _element_pointer(context, builder, args[0], args[1], like))
-        return converted(context, builder, value, like, result, 1)
+        return load_lanes(context, builder, args[0], args[1], like, 1, result)
 
     return result(types.uint64, types.uintp, like), codegen
 
@@ -69,7 +61,8 @@ def store(typingctx, address, index, value, like):
     """Write `value` at position `index` (uintp) behind `address` (uint64), as the dtype of the number `like`."""
 
     def codegen(context, builder, signature, args):
-        context.pack_value(builder, like, args[2], _element_pointer(context, builder, args[0], args[1], like))
+        pointer = pointer_to(context, builder, args[0], args[1], like, 1)
+        builder.store(args[2], pointer, align=like.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uintp, like, like), codegen
@@ -80,7 +73,7 @@ def add(typingctx, address, index, value):
     """Add `value` (float64) to the one at position `index` (uintp) behind `address` (uint64)."""
 
     def codegen(context, builder, signature, args):
-        pointer = _element_pointer(context, builder, args[0], args[1], types.float64)
+        pointer = pointer_to(context, builder, args[0], args[1], types.float64, 1)
         builder.store(builder.fadd(builder.load(pointer), args[2]), pointer)
         return context.get_dummy_value()
 

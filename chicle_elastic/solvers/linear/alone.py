@@ -6,8 +6,7 @@ than they do where a pass takes microseconds.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,11 @@ from chicle_elastic.solvers.kernels import losses as kernels
 from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.coordinates import FIRST_STEPS, CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.losses import EpsilonInsensitive
 from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.newton.passes import certificate_sums
 from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES
@@ -75,18 +74,21 @@ def looks(
     schema, outputs = source.schema, trainer.num_outputs(source.schema)
     model = np.zeros(outputs * (schema.num_features + 1))
     progress = NO_PROGRESS if _descends(trainer, source) else trainer.begin(schema, model, NO_PROGRESS, 1)
-    problem = _problem(trainer, progress, schema)
-    if problem is None or schema.num_rows > MOST_CACHED_VALUES:  # each has a value
+    options = _options(trainer, progress, schema)
+    if options is None or schema.num_rows > MOST_CACHED_VALUES:  # each has a value
         return
+    is_of_classes = isinstance(trainer, LinearTrainer)
+    loss = Loss.named(trainer.loss) if isinstance(trainer, LinearTrainer) else Loss.HINGE
     gate, spec = Gate("alone"), StateSpec(outputs=outputs, width=1, dtype="float64")
     gate.open(1)
     ids = map(ChunkId, range(source.num_chunks))
     chunks = {chunk_id: LocalChunk(source.load(chunk_id, spec), gate) for chunk_id in ids}
-    local = LocalData(chunks, bounds=problem.bounds, intercept=trainer.intercept_scaling, loss=problem.loss)
+    bounds = Bounds(trainer.C, trainer.class_weights, trainer.code_classes)
+    local = LocalData(chunks, bounds=bounds, intercept=trainer.intercept_scaling, loss=loss)
     if local.tables.bucket_rows > 1:
         return
     rng = np.random.default_rng(seed)
-    passes = CoordinatePasses(rng, local, tol=trainer.tol, **problem.options)
+    passes = CoordinatePasses(rng, local, tol=trainer.tol, **options)
     num_rows, last_certificate, interrupt = 0, 0, None
     for number in range(1, max_iterations + 1):
         budget = Budget(clock=MonotonicClock(), num_tasks=1, iteration=number)
@@ -94,17 +96,17 @@ def looks(
             update = passes.run(model, budget)
             model, num_rows = model + update.delta, num_rows + update.samples
         except KeyboardInterrupt as error:  # duals have moved, and w has not
-            rebuilt, _ = problem.certify(local, model.reshape(outputs, -1))
+            rebuilt, _ = _certify(trainer, local, model.reshape(outputs, -1))
             model, interrupt, update = rebuilt.ravel(), error, Update(delta=model, samples=0, weight=1.0)
-        has_given_up = problem.loss is not Loss.HINGE and math.inf in update.metrics.values()
-        is_over = has_given_up or (passes.is_newton and not problem.has_newton)
+        has_given_up = loss is not Loss.HINGE and math.inf in update.metrics.values()
+        is_over = has_given_up or (passes.is_newton and not is_of_classes)
         is_long_ago = number - last_certificate >= max(16, last_certificate)
         is_last = is_over or interrupt is not None or number == max_iterations
         is_certificate = passes.is_near or is_long_ago or is_last
         rebuilt, metrics = model, update.metrics
         if is_certificate:
             passes.visit_all()
-            rebuilt, metrics = problem.certify(local, model.reshape(outputs, -1))
+            rebuilt, metrics = _certify(trainer, local, model.reshape(outputs, -1))
         report = Report(
             iteration=number,
             epochs=num_rows / schema.num_rows,
@@ -134,25 +136,6 @@ def looks(
             return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Problem:
-    """What is minimised.
-
-    Attributes:
-        bounds: Where the C_i come from.
-        loss: Of class codes.
-        options: Of `CoordinatePasses`.
-        certify: Finds w of the duals, shape (outputs, D), and the sums of a certificate, as the solver of a job does.
-        has_newton: Whether the passes have Newton steps of their own.
-    """
-
-    bounds: Bounds
-    certify: Callable[[LocalData, Array], tuple[Array, Mapping[str, float]]]
-    loss: Loss = Loss.HINGE
-    has_newton: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 def _descends(trainer: LinearTrainer | RegressionTrainer, source: ArraySource) -> bool:
     """Say whether there is little data of a loss with kinks: of sparse rows a job knows the columns, not the values."""
     if not isinstance(trainer, LinearTrainer) or trainer.algorithm != "auto":
@@ -160,32 +143,30 @@ def _descends(trainer: LinearTrainer | RegressionTrainer, source: ArraySource) -
     return Loss.named(trainer.loss).has_kinks and source.num_values <= SMALL_VALUES
 
 
-def _problem(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema: DataSchema) -> _Problem | None:
-    """Return what coordinate descent of one task minimises; None where a job begins with something else."""
+def _options(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema: DataSchema) -> dict[str, Any] | None:
+    """Return those of `CoordinatePasses`; None where coordinate descent is not what a job begins with, nor minimises
+    the objective. That of targets has no Newton steps of its own.
+    """
     if isinstance(trainer, LinearTrainer):
-        bounds = Bounds(trainer.C, trainer.class_weights, trainer.code_classes)
-        options: dict[str, Any] = {"descends_only": trainer.algorithm == "cocoa"}
-        problem = _Problem(bounds=bounds, loss=Loss.named(trainer.loss), certify=_certify_classes, options=options)
-        return problem if progress is NO_PROGRESS else None
+        return {"descends_only": trainer.algorithm == "cocoa"} if progress is NO_PROGRESS else None
     loss, is_of_sums = trainer.loss, trainer.alpha == 1.0 and not (trainer.is_mean or trainer.l1_ratio)
     if not isinstance(loss, EpsilonInsensitive) or schema.target_dtype != "float64":
         return None
     if not (is_of_sums and trainer.penalises_intercept):
         return None
     steps = FIRST_STEPS if schema.num_features <= MAX_FEATURES else WIDE_TURN * FIRST_STEPS
-    of_residuals = {"loss": kernels.EpsilonInsensitive(loss.epsilon), "first_steps": steps}
-    certify = partial(_certify_targets, loss)
-    return _Problem(bounds=Bounds(trainer.C), certify=certify, has_newton=False, options=of_residuals)
+    return {"loss": kernels.EpsilonInsensitive(loss.epsilon), "first_steps": steps}
 
 
-def _certify_classes(local: LocalData, w: Array) -> tuple[Array, Mapping[str, float]]:
-    rebuilt, sums = local.certify(local.loss, w, has_losses=True, is_known=False)
-    return rebuilt, metrics_of(loss=sums[:, 0], dual=sums[:, 1])
-
-
-def _certify_targets(loss: EpsilonInsensitive, local: LocalData, w: Array) -> tuple[Array, Mapping[str, float]]:
+def _certify(
+    trainer: LinearTrainer | RegressionTrainer, local: LocalData, w: Array
+) -> tuple[Array, Mapping[str, float]]:
+    """Find w of the duals, shape (outputs, D), and the sums of a certificate, as the solver of a job does."""
+    if isinstance(trainer, LinearTrainer):
+        rebuilt, sums = local.certify(local.loss, w, has_losses=True, is_known=False)
+        return rebuilt, metrics_of(loss=sums[:, 0], dual=sums[:, 1])
     upper, y, duals = local.upper, local.targets, local.duals(0)
     slopes = np.divide(duals, upper, out=np.zeros_like(duals), where=upper > 0)
     metrics = {"rows": float(len(y)), "total": float(upper.sum())}
-    metrics |= certificate_sums(loss, 0, local.rows.times(w[0]), slopes, y, upper)
+    metrics |= certificate_sums(trainer.loss, 0, local.rows.times(w[0]), slopes, y, upper)
     return local.rows.weighted_sum(duals), metrics

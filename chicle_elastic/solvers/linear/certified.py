@@ -43,6 +43,8 @@ class CertifiedTrainer(Trainer):
     machines: ClassVar[Mapping[type[Any], Any]]
     sums: ClassVar[tuple[str, ...]] = ()
     sums_by_output: ClassVar[tuple[str, ...]] = ()
+    # by field, the value that its identity leaves out, as it did before there was a choice
+    usual: ClassVar[Mapping[str, Any]] = {}
     tol: float
     has_one_softmax: ClassVar[bool] = False
     uses_blas_threads: ClassVar[bool] = False
@@ -74,8 +76,9 @@ class CertifiedTrainer(Trainer):
 
     def identity(self) -> Mapping[str, Any]:
         """Return what decides the optimum, and so which duals are feasible."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"trainer": self.name} | {name: _as_json(value) for name, value in values.items() if name not in HOW}
+        values = {field.name: _as_json(getattr(self, field.name)) for field in fields(self) if field.name not in HOW}
+        own = {name: value for name, value in values.items() if value != self.usual.get(name, ...)}
+        return {"trainer": self.name} | own
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Name what solvers add up; "name/k" is that of output k."""

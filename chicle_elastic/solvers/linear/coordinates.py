@@ -16,7 +16,6 @@ from chicle_elastic.solvers.linear.kinked import KinkedNewton
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
-from chicle_elastic.solvers.linear.pass_solver import count_all
 from chicle_elastic.solvers.linear.race import (
     CACHED_ROW_VALUES,
     DENSE_VALUE,
@@ -27,6 +26,7 @@ from chicle_elastic.solvers.linear.race import (
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.threads import ThreadChoice
 from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, has_steps, step_work
+from chicle_elastic.solvers.local_chunk import count_all
 
 FIRST_STEPS = 24
 """Newton steps of each output that the first turn of the race pays for: most problems do not need more in all."""

@@ -11,7 +11,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
-from chicle_elastic.solvers.kernels.descent import positives
+from chicle_elastic.solvers.linear.agreement import ticks_of
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
@@ -66,14 +66,20 @@ class LocalPart:
         return np.concatenate([block.row_ids for block in self.tables.keep_alive])
 
     @cached_property
+    def ticks(self) -> Array:
+        """Numbers from 0 to 1 that are spread evenly over the rows of the data set, shape (num_rows,), float64."""
+        return ticks_of(self.row_ids)
+
+    @cached_property
     def targets(self) -> Array:
-        """y_i or class codes, shape (num_rows,), float64."""
-        return np.concatenate([block.targets for block in self.tables.keep_alive], dtype=np.float64)
+        """y_i or class codes, shape (num_rows,), of their dtype."""
+        return np.concatenate([block.targets for block in self.tables.keep_alive])
 
     def signs_of(self, num_outputs: int) -> Array:
         """Return +1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
-        codes = np.concatenate([block.targets for block in self.tables.keep_alive])
-        return np.where(codes == positives(num_outputs)[:, None], 1.0, -1.0)
+        from chicle_elastic.solvers.kernels.descent import positives  # which loads the compiler
+
+        return np.where(self.targets == positives(num_outputs)[:, None], 1.0, -1.0)
 
     @cached_property
     def signs(self) -> Array:
@@ -118,22 +124,6 @@ class LocalPart:
             total += values_of(loss, given[:, part], self.upper[part]).sum(axis=1)
         return total
 
-    def scores(self, w: Array) -> Array:
-        """Return <w, x_i>, shape (num_rows,); rows are not read where w has but an intercept."""
-        if not w[:-1].any():  # the first ones
-            return np.full(self.tables.num_rows, self.intercept * w[-1])
-        return self.rows.times(w)
-
-    def weighted_sum(self) -> Array:
-        """Return sum_i C_i x_i, shape (D,), of rows that are all finite; a DataError names one that has a NaN or an
-        infinity.
-        """
-        total = self.rows.weighted_sum(self.upper)
-        # Values near the largest number may add up to infinity; rows of weight 0 may not have been read.
-        if not np.isfinite(total).all() or not self.upper.all():
-            self.require_finite()
-        return total
-
     def require_finite(self) -> None:
         """Look at all values; a DataError names one that has a NaN or an infinity."""
         with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
@@ -170,7 +160,7 @@ class LocalData(LocalPart):
         """Forget what was made of the chunks."""
         for chunk_id in (*removed, *added):
             self._notes.pop(chunk_id, None)
-        self.forget("tables", "rows", "upper", "targets", "signs", "dual_sums")
+        self.forget("tables", "rows", "upper", "targets", "ticks", "signs", "counted", "dual_sums")
         self._parts = {}
         self._are_rows_checked = False
 
@@ -181,7 +171,7 @@ class LocalData(LocalPart):
             if note.upper is not None:
                 note.upper[...] = bounds.of(self.chunks[chunk_id].peek())
         for part in itertools.chain([self] if self.chunks else (), *self._parts.values()):
-            part.tables.samples = part.tables.samples._replace(uniform_upper=bounds.C)
+            part.tables.raise_bounds(bounds.C)
             part.forget("upper", "dual_sums")
 
     @cached_property
@@ -212,6 +202,11 @@ class LocalData(LocalPart):
     def dual_sums(self) -> Array:
         """Sums of dual values per output, `other_duals` included: methods carry them along, or forget them."""
         return self.tables.dual_sums(self.loss) + self.other_duals
+
+    @cached_property
+    def counted(self) -> Array | None:
+        """Numbers of the rows that have a weight, ascending; None where there are no more target codes than classes."""
+        return None if self.bounds.code_classes is None else np.flatnonzero(self.upper > 0)
 
     @cached_property
     def outside(self) -> Array:

@@ -33,8 +33,8 @@ from chicle_elastic.solvers.base import (
     Update,
     Verdict,
 )
-from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.objectives import SLIGHT
 from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
 from chicle_elastic.solvers.linear.trainer import LinearTrainer

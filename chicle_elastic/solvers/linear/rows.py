@@ -177,8 +177,8 @@ class ChunkedRows(NewtonRows):
         self.is_sparse = isinstance(tables.keep_alive[0].rows, CsrRows)
         self.converts = not self.is_sparse
         self._intercept = intercept
-        self._where = tables.rows, tables.samples.lengths, intercept
-        self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
+        self._where = tables.rows, tables.lengths, intercept
+        self._starts = np.concatenate([[0], np.cumsum(tables.lengths)])
         self.num_rows = tables.num_rows
         self.num_columns = tables.rows.num_features + 1
         self._copy_in_float32: NewtonRows | None = None
@@ -240,7 +240,7 @@ class ChunkedRows(NewtonRows):
             add_dense(dense, weights, features, intercept, out, rough=rough, scale_rows=kernel)
         elif is_sparse_cheaper(self._tables.num_values / self.num_rows, size):
             places = column_places(columns, self.num_columns)
-            lengths = self._tables.samples.lengths
+            lengths = self._tables.lengths
             self._products.sparse_products(
                 self._tables.rows, lengths, self._starts, self._intercept, weights, places, *_room(size), out
             )
@@ -326,20 +326,17 @@ def add_dense(
     out: Array,  # OUT
     *,
     rough: list[Array] | None,
-    shift: Array | None = None,
-    scale_rows: Callable[..., None] | None = None,
+    **options: Any,
 ) -> None:
     """As `add_dense_products`: in float32 of the rows `rough` where these are given and no square is beyond float32."""
     if rough is not None:
         total = np.zeros(len(out))
         with np.errstate(over="ignore", invalid="ignore"):
-            add_dense_products(
-                rough, weights, features, intercept, total, is_rough=True, shift=shift, scale_rows=scale_rows
-            )
+            add_dense_products(rough, weights, features, intercept, total, is_rough=True, **options)
         if np.isfinite(total).all():
             out += total
             return
-    add_dense_products(parts, weights, features, intercept, out, shift=shift, scale_rows=scale_rows)
+    add_dense_products(parts, weights, features, intercept, out, **options)
 
 
 def _converted(rows: Array, dtype: Any) -> Array:
@@ -373,12 +370,4 @@ def _dense(rows: Any, columns: Array) -> Array:
     """Return a matrix, dense or CSR, as an array, or these columns of it."""
     if not scipy.sparse.issparse(rows):
         return as_floats(rows[:, columns] if len(columns) else rows)
-    if not len(columns):
-        return np.asarray(rows.toarray())
-    # What scipy does to select columns takes longer than this.
-    found = column_places(columns, rows.shape[1])[rows.indices]
-    is_there = found >= 0
-    row_of = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    dense = np.zeros((rows.shape[0], len(columns)))
-    dense[row_of[is_there], found[is_there]] = rows.data[is_there]
-    return dense
+    return np.asarray((rows[:, columns] if len(columns) else rows).toarray())

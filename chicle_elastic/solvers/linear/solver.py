@@ -1,60 +1,43 @@
 """The local part of a linear classifier: passes of the chosen method, and what a certificate needs."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
-from chicle_elastic.solvers.linear.local import LocalData, LocalPart
-from chicle_elastic.solvers.linear.newton.parts import NewtonParts
+from chicle_elastic.solvers.linear.local import LocalPart
+from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.pass_solver import PassSolver
-from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
 from chicle_elastic.solvers.linear.working_set.solution import solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
 
-class LinearSolver(PassSolver):
+class LinearSolver(NewtonSolver):
     """One per uni-task."""
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx, trainer)
-        self._tol, self._problem = trainer.tol, trainer.problem
-        self.local = LocalData(
-            self.chunks,
-            bounds=Bounds(float(trainer.C), trainer.class_weights, trainer.code_classes),
-            intercept=float(trainer.intercept_scaling),
-            loss=Loss.named(trainer.loss),
-            num_threads=trainer.num_threads,
-        )
+        super().__init__(ctx, trainer, loss=Loss.named(trainer.loss), num_threads=trainer.num_threads)
         descends_only = trainer.algorithm == "cocoa"
-        self._coordinates = CoordinatePasses(ctx.rng, self.local, tol=self._tol, descends_only=descends_only)
-        self._newton: NewtonParts | None = None
+        self._coordinates = CoordinatePasses(ctx.rng, self.local, tol=trainer.tol, descends_only=descends_only)
         self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None
 
-    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+    def forget(self) -> None:
         """Forget what passes have found out about the chunks."""
-        self.local.change(added, removed)
         self._coordinates.change()
-        self._newton = self._working_set = self._rebuilt = None
+        self._working_set = self._rebuilt = None
 
     def raise_bounds(self, C: float) -> None:
         """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives."""
         ratio = C / self.local.bounds.C
-        self.local.raise_bounds(replace(self.local.bounds, C=C))
+        super().raise_bounds(C)
         self._coordinates.raise_bounds(ratio)
         self._rebuilt = None
-        if self._newton is not None:
-            self._newton.raise_bounds(ratio)
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """Make at least one pass over the local rows, each of which counts once; a DataError names one that has a NaN
@@ -70,16 +53,15 @@ class LinearSolver(PassSolver):
         return self._coordinates.run(model, budget)
 
     def run_pass(self, state: NewtonState | WorkingSetState, model: Array, sums: Array, budget: Budget) -> None:
-        """See `newton.parts` and `working_set.passes`."""
-        w = model.reshape(-1, state.D)
+        """See `NewtonParts` and `working_set.passes`."""
         if isinstance(state, NewtonState):
-            self._newton_parts(state).run(state, w, budget, sums)
+            super().run_pass(state, model, sums, budget)
             return
         self._coordinates.visit_all()
         passes, parts = self._working_set_passes(), Sums(state, sums)
         if state.phase is WorkingSetPhase.SELECT:
             passes.write_duals(state)
-            passes.select(state, w, parts)
+            passes.select(state, model.reshape(-1, state.D), parts)
         else:
             passes.gather(state, parts)
 
@@ -89,7 +71,7 @@ class LinearSolver(PassSolver):
         if budget.rank == state.turn % budget.num_ranks:
             w = model.reshape(-1, state.D)
             with tells_if_long(state):
-                solve(state, w, Sums(state, sums), self.local, tol=self._tol, ctx=self.ctx, budget=budget)
+                solve(state, w, Sums(state, sums), self.local, tol=self.trainer.tol, ctx=self.ctx, budget=budget)
         return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
 
     def recover(self, model: Array) -> Array:
@@ -108,7 +90,7 @@ class LinearSolver(PassSolver):
             return self._evaluate(model, has_losses=True)
         state, known = NewtonState.look(progress), self._rebuilt
         if known is None:
-            self._newton_parts(state).settle(state, model.reshape(-1, state.D))
+            self.newton(state).settle(state, model.reshape(-1, state.D))
         update = self._evaluate(model, has_losses=known is not None or not state.has_newton_duals, known=known)
         self._rebuilt = update.delta.copy()
         return update
@@ -139,15 +121,6 @@ class LinearSolver(PassSolver):
             self._coordinates.certified(float(np.max(relative)))
         metrics = metrics_of(loss=sums[:, 0], dual=local.dual_sums)
         return Update(delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=metrics)
-
-    def close(self) -> None:
-        """End the kernel threads."""
-        self.local.close()
-
-    def _newton_parts(self, state: NewtonState) -> NewtonParts:
-        if self._newton is None or self._newton.row_step != state.row_step:
-            self._newton = NewtonParts(self._problem, state, self.local)
-        return self._newton
 
     def _working_set_passes(self) -> WorkingSetPasses:
         if self._working_set is None:

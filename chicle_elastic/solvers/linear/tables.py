@@ -1,21 +1,27 @@
-"""Tables of the local chunks for CoCoA's kernels: addresses, buckets, and what is remembered per sample.
+"""The local chunks in order, what is remembered per sample, and tables of them for kernels.
 
-Built inside an iteration, because chunks are read for it. Memory per sample: 8 bytes of dual and 1 of whether it is
+Made inside an iteration, because chunks are read for it. Memory per sample: 8 bytes of dual and 1 of whether it is
 left out per output, 8 for the norm, and 8 for the bound where samples or classes have weights.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.kernels import descent, memory, tables
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
-from chicle_elastic.solvers.linear.pass_solver import require_finite
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.kernels.descent import SampleTable
+    from chicle_elastic.solvers.kernels.tables import RowTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +55,70 @@ class Notes:
     left_out: Array  # whether passes leave out a dual, shape (num_rows, outputs), uint8
 
 
-@dataclass(slots=True, kw_only=True)
 class LocalTables:
-    """Tables over all local chunks, in the order of `ids`."""
+    """Some local chunks (at least one). Tables for kernels are made when they are asked for: they load the compiler."""
 
-    ids: list[ChunkId]
-    rows: tables.RowTable
-    samples: descent.SampleTable
-    bucket_chunk: Array
-    bucket_row: Array
-    bucket_rows: int
-    num_outputs: int
-    num_rows: int
-    num_values: int
-    keep_alive: list[RowBlock]
-    notes: list[Notes]
+    def __init__(self, ids: list[ChunkId], keep_alive: list[RowBlock], notes: list[Notes], C: float) -> None:
+        self.ids, self.keep_alive, self.notes, self._C = ids, keep_alive, notes, C
+        self.lengths = np.array([len(block.targets) for block in keep_alive], dtype=np.int64)
+        self.num_outputs, self.num_rows = keep_alive[0].state.shape[1], int(self.lengths.sum())
+        self.num_values = sum(num_values(block) for block in keep_alive)  # stored ones of features
+
+    @cached_property
+    def rows(self) -> "RowTable":
+        """Where the rows are."""
+        from chicle_elastic.solvers.kernels import tables
+
+        return tables.row_table(self.keep_alive)
+
+    @cached_property
+    def samples(self) -> "SampleTable":
+        """Where everything else is."""
+        from chicle_elastic.solvers.kernels import descent, memory
+
+        uppers = [0 if note.upper is None else note.upper.ctypes.data for note in self.notes]
+        return descent.SampleTable(
+            lengths=self.lengths,
+            targets=memory.addresses([block.targets for block in self.keep_alive]),
+            duals=memory.addresses([block.state for block in self.keep_alive]),
+            left_out=memory.addresses([note.left_out for note in self.notes]),
+            norms=memory.addresses([note.norms for note in self.notes]),
+            upper=np.array(uppers, dtype=np.uint64),
+            uniform_upper=float(self._C),
+        )
+
+    @cached_property
+    def bucket_rows(self) -> int:
+        """Rows of a bucket, see `kernels.descent.choose_bucket_rows`."""
+        from chicle_elastic.solvers.kernels import descent
+
+        rows = self.keep_alive[0].rows
+        value_bytes = 8 if isinstance(rows, CsrRows) else rows.itemsize
+        return descent.choose_bucket_rows(value_bytes * self.num_values / self.num_rows, self.num_values)
+
+    @cached_property
+    def bucket_chunk(self) -> Array:
+        """Chunk of each bucket, shape (buckets,), int32."""
+        return np.repeat(np.arange(len(self.ids), dtype=np.int32), -(-self.lengths // self.bucket_rows))
+
+    @cached_property
+    def bucket_row(self) -> Array:
+        """First row of each bucket in its chunk, shape (buckets,), int32."""
+        return np.concatenate([np.arange(0, n, self.bucket_rows, dtype=np.int32) for n in self.lengths.tolist()])
+
+    def raise_bounds(self, C: float) -> None:
+        """C has become larger, and C_i of the notes are already so."""
+        self._C = C
+        vars(self).pop("samples", None)
 
     def by_chunk(self, values: Array) -> list[Array]:
         """Cut values of all rows, shape (num_rows,), into those of each chunk."""
-        return np.split(values, np.cumsum(self.samples.lengths)[:-1])
+        return np.split(values, np.cumsum(self.lengths)[:-1])
 
     def upper(self) -> Array:
         """Return C_i of all rows, shape (num_rows,), float64."""
-        C, lengths = self.samples.uniform_upper, self.samples.lengths.tolist()
-        bounds = zip(self.notes, lengths, strict=True)
-        return np.concatenate([np.full(n, C) if note.upper is None else note.upper for note, n in bounds])
+        bounds = zip(self.notes, self.lengths.tolist(), strict=True)
+        return np.concatenate([np.full(n, self._C) if note.upper is None else note.upper for note, n in bounds])
 
     def dual_sums(self, loss: Loss) -> Array:
         """Sum the dual values of all rows per output, shape (outputs,), float64."""
@@ -81,7 +126,7 @@ class LocalTables:
         for block, note in zip(self.keep_alive, self.notes, strict=True):
             duals = block.state[:, :, 0]
             if duals.any():
-                upper = np.array(self.samples.uniform_upper) if note.upper is None else note.upper[:, None]
+                upper = np.array(self._C) if note.upper is None else note.upper[:, None]
                 total += dual_values(loss, duals, upper).sum(axis=0)
         return total
 
@@ -101,75 +146,44 @@ class LocalTables:
 
     def even_cuts(self, most: int) -> list[int]:
         """Cut the chunks into at most so many parts of about as many rows: where each begins, and the last one ends."""
-        ends = np.cumsum(self.samples.lengths)
+        ends = np.cumsum(self.lengths)
         goals = np.arange(1, most) * (ends[-1] / most)
         after = np.searchsorted(ends, goals)  # the chunk with that row goes to the part that has more of it
-        cuts = after + (2.0 * goals > 2.0 * ends[after] - self.samples.lengths[after])
+        cuts = after + (2.0 * goals > 2.0 * ends[after] - self.lengths[after])
         return np.unique([0, *cuts, len(ends)]).tolist()
 
     def part(self, begin: int, end: int) -> "LocalTables":
         """Select chunks by their positions, the last one excluded."""
-        chunks = slice(begin, end)
-        buckets = slice(*np.searchsorted(self.bucket_chunk, [begin, end]))
-        blocks = self.keep_alive[chunks]
-        samples = {name: table[chunks] for name, table in self.samples._asdict().items() if name != "uniform_upper"}
-        return LocalTables(
-            ids=self.ids[chunks],
-            rows=self.rows._replace(places=self.rows.places[chunks]),
-            samples=self.samples._replace(**samples),
-            bucket_chunk=self.bucket_chunk[buckets] - np.int32(begin),
-            bucket_row=self.bucket_row[buckets],
-            bucket_rows=self.bucket_rows,
-            num_outputs=self.num_outputs,
-            num_rows=int(samples["lengths"].sum()),
-            num_values=sum(num_values(block) for block in blocks),
-            keep_alive=blocks,
-            notes=self.notes[chunks],
-        )
+        return LocalTables(self.ids[begin:end], self.keep_alive[begin:end], self.notes[begin:end], self._C)
 
 
 def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds) -> LocalTables:
     """Tables over `chunks` (at least one); `notes` of new chunks are added."""
-    ids = list(chunks)
-    read = {chunk_id: chunks[chunk_id].peek() for chunk_id in ids}
-    blocks = [bounds.with_classes(block) for block in read.values()]
+    read = {chunk_id: chunk.peek() for chunk_id, chunk in chunks.items()}
     fresh = [(chunk_id, block) for chunk_id, block in read.items() if chunk_id not in notes]
     norms = zeros_per_chunk([len(block.targets) for _, block in fresh], (), "float64")
     for (chunk_id, block), norms_of_chunk in zip(fresh, norms, strict=True):
         left_out = np.zeros(block.state.shape[:2], np.uint8)
         notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(block), left_out=left_out)
-    local = [notes[chunk_id] for chunk_id in ids]
-    lengths = np.array([len(block.targets) for block in blocks], dtype=np.int64)
-    samples = descent.SampleTable(
-        lengths=lengths,
-        targets=memory.addresses([block.targets for block in blocks]),
-        duals=memory.addresses([block.state for block in blocks]),
-        left_out=memory.addresses([note.left_out for note in local]),
-        norms=memory.addresses([note.norms for note in local]),
-        upper=np.array([0 if note.upper is None else note.upper.ctypes.data for note in local], dtype=np.uint64),
-        uniform_upper=float(bounds.C),
-    )
-    num_rows, total_values = int(lengths.sum()), sum(num_values(block) for block in blocks)
-    value_bytes = 8 if isinstance(blocks[0].rows, CsrRows) else blocks[0].rows.itemsize
-    bucket_rows = descent.choose_bucket_rows(value_bytes * total_values / num_rows, total_values)
-    bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), -(-lengths // bucket_rows))
-    bucket_row = np.concatenate([np.arange(0, length, bucket_rows, dtype=np.int32) for length in lengths.tolist()])
-    return LocalTables(
-        ids=ids,
-        rows=tables.row_table(blocks),
-        samples=samples,
-        bucket_chunk=bucket_chunk,
-        bucket_row=bucket_row,
-        bucket_rows=bucket_rows,
-        num_outputs=blocks[0].state.shape[1],
-        num_rows=num_rows,
-        num_values=total_values,
-        keep_alive=blocks,
-        notes=local,
-    )
+    blocks = [bounds.with_classes(block) for block in read.values()]
+    return LocalTables(list(read), blocks, [notes[chunk_id] for chunk_id in read], bounds.C)
 
 
 def num_values(block: RowBlock) -> int:
     """Stored feature values of a block."""
     rows = block.rows
     return int(rows.size) if isinstance(rows, np.ndarray) else rows.num_nonzeros
+
+
+def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
+    """Raise a DataError with chunk and row if a row whose value is not finite has a feature that is not."""
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if isinstance(block.rows, CsrRows):
+            values = block.rows.values[block.rows.indptr[row] : block.rows.indptr[row + 1]]
+        else:
+            values = as_floats(block.rows[row])
+        if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
+            raise DataError(
+                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
+                "infinite; leave the sample out or fill the value in"
+            )

@@ -32,9 +32,9 @@ from chicle_elastic.solvers.linear.certified import (
     largest_ratio,
     num_outputs,
 )
+from chicle_elastic.solvers.linear.losses import margin_loss
 from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_state
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.margins import margin_loss
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set import steps as rounds
@@ -69,6 +69,8 @@ class LinearTrainer(CertifiedTrainer):
 
     name = "CoCoA"
     machines: ClassVar[Any] = {NewtonState: steps, WorkingSetState: rounds}
+    usual: ClassVar[Mapping[str, Any]] = {"penalises_intercept": True, "code_classes": None}
+    is_of_classes: ClassVar[bool] = True
     sums_by_output = "loss", "gap", "dual"
     loss: str = "hinge"
     C: float = 1.0
@@ -106,11 +108,9 @@ class LinearTrainer(CertifiedTrainer):
         return StateSpec(outputs=self.num_outputs(schema), width=1, dtype="float64")
 
     def identity(self) -> Mapping[str, Any]:
-        """Leave out what is as it was before there was a choice, as checkpoints do, and what a subclass has."""
+        """Leave out what a subclass has."""
         names = {"trainer", *(field.name for field in fields(LinearTrainer))}
-        usual = {"penalises_intercept": True, "code_classes": None}
-        found = CertifiedTrainer.identity(self).items()
-        return {name: value for name, value in found if name in names and value != usual.get(name, ...)}
+        return {name: value for name, value in CertifiedTrainer.identity(self).items() if name in names}
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""

@@ -53,13 +53,9 @@ from chicle_elastic.solvers.linear.newton.state import (
     Problem,
     Sum,
 )
-from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_REACH
+from chicle_elastic.solvers.linear.newton.steps import DAMPED, FIRST_DAMPING, LEAST_REACH, SHORT
 from chicle_elastic.solvers.linear.products import MOST_EXACT, symmetric
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
-
-SHORT = 0.2
-"""Share of a direction below which it was much too long: the model does not foresee rows whose curvature begins there,
-as on separable data with the squared hinge. And below which it leads nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,28 +77,19 @@ def _softmax(scores: Array) -> tuple[Array, Array, Array]:
     return shifted, p, sums
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
-    """What makes probabilities feasible: p'_i = (1 - share) p_i + share * common."""
+def mixture(residual: Array, totals: Array) -> tuple[float, Array]:
+    """Return what makes probabilities feasible, p'_i = (1 - t) p_i + t q: t, from 0 to 1, and q, shape (K,), float64.
 
-    share: float  # t, from 0 to 1
-    common: Array  # q, shape (K,), float64
-
-    @classmethod
-    def of(cls, residual: Array, totals: Array) -> "Mixture":
-        """For the gradient r of the intercepts and sum_i C_i y_i, each of shape (K,)."""
-        reach = excess(residual, totals)
-        total = _sum(totals)
-        shares = totals / total
-        if not reach > 0 or not math.isfinite(reach):
-            return cls(share=0.0 if reach == 0 else 1.0, common=shares)
-        return cls(share=reach / (1.0 + reach), common=np.maximum(shares - residual / (reach * total), 0.0))
-
-
-def excess(residual: Array, totals: Array) -> float:
-    """t / (1 - t): how far the gradient of an intercept is above 0, as a share of its class, at most."""
+    For the gradient r of the intercepts and sum_i C_i y_i, each of shape (K,): t / (1 - t) is how far r is above 0, as
+    a share of its class, at most.
+    """
     ratios = [r / n if n > 0 else math.inf for r, n in zip(residual.tolist(), totals.tolist(), strict=True) if r > 0]
-    return max(ratios, default=0.0 if np.isfinite(residual).all() else math.nan)
+    reach = max(ratios, default=0.0 if np.isfinite(residual).all() else math.nan)
+    total = _sum(totals)
+    shares = totals / total
+    if not reach > 0 or not math.isfinite(reach):
+        return 0.0 if reach == 0 else 1.0, shares
+    return reach / (1.0 + reach), np.maximum(shares - residual / (reach * total), 0.0)
 
 
 def entropy_of(p: Array) -> float:
@@ -121,12 +112,11 @@ def primal_and_dual(
     if not has_intercept:
         return primal, entropy - 0.5 * squared(part.ravel())
     class_sums, totals = linear[:, :-1], linear[:, -1]
-    mixture = Mixture.of(gradient[:, -1], totals)
-    t = mixture.share
+    t, q = mixture(gradient[:, -1], totals)
     if t > 0:
         all_sums = np.add.reduce(class_sums, axis=0)
-        part = (1.0 - t) * part + t * (class_sums - mixture.common[:, np.newaxis] * all_sums)
-        entropy = (1.0 - t) * entropy + t * _sum(totals) * entropy_of(mixture.common)
+        part = (1.0 - t) * part + t * (class_sums - q[:, np.newaxis] * all_sums)
+        entropy = (1.0 - t) * entropy + t * _sum(totals) * entropy_of(q)
     return primal, entropy - 0.5 * squared(part.ravel())
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, solve_positive, squared
+from chicle_elastic.solvers.linear.losses import RegressionLoss, SmoothLoss
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.preconditioner import factored, joint_step, preconditioned
-from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
 from chicle_elastic.solvers.linear.newton.state import (
     Block,
     Evaluation,
@@ -33,7 +33,6 @@ from chicle_elastic.solvers.linear.newton.state import (
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.products import pack, symmetric
 from chicle_elastic.solvers.linear.progress import NOTHING
-from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

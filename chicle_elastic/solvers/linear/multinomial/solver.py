@@ -1,25 +1,19 @@
 """Sums of a pass of a multinomial regression over the rows of one task, which remembers the last probabilities."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
-from chicle_elastic.solvers.linear.agreement import is_same, ticks_of
-from chicle_elastic.solvers.linear.methods import SMALL_VALUES
+from chicle_elastic.solvers.linear.agreement import is_same
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
+from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, Block, Evaluation, NewtonPhase, NewtonState, Sum
-from chicle_elastic.solvers.linear.objectives import upper_bounds
-from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver, require_finite
 from chicle_elastic.solvers.linear.products import ALL
-from chicle_elastic.solvers.linear.rows import ChunkedRows, NewtonRows
-from chicle_elastic.solvers.local_chunk import LocalChunk
+from chicle_elastic.solvers.linear.progress import HEAD
 
 LEAST_ROUGH_TOL = 100.0 * float(np.finfo(np.float32).eps)
 """Gap to reach down to which an evaluation takes products in float32: they move it by 1e-7 to 1e-6, on digits, rows
@@ -27,82 +21,16 @@ like embeddings, columns far from 0 and separable classes. With tol 1e-4 fits ta
 1e-6 up to a seventh more."""
 
 
-class LocalRows:
-    """Rows, class codes, C_i and ticks of all local chunks (at least one), while these stay.
-
-    Ticks are numbers from 0 to 1, spread evenly over the rows of the data set. `which` rows count, None for all: a fold
-    of a search has no copy of its rows.
-    """
-
-    def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, trainer: Any) -> None:
-        self.blocks = {chunk_id: chunk.peek() for chunk_id, chunk in chunks.items()}
-        blocks, factors = list(self.blocks.values()), trainer.class_weights
-        self.codes = np.concatenate([block.targets for block in blocks])
-        self.upper = np.concatenate([upper_bounds(C, block.targets, block.weights, factors) for block in blocks])
-        self.ticks = ticks_of(np.concatenate([np.asarray(block.row_ids) for block in blocks]))
-        self.which: Array | None = None
-        if trainer.code_classes is not None:
-            self.codes, self.which = np.array(trainer.code_classes)[self.codes], np.flatnonzero(self.upper > 0)
-        intercept = float(trainer.has_intercept)
-        if sum(matrix_of(block.rows).size for block in blocks) <= SMALL_VALUES:
-            self.rows = NewtonRows.of(blocks, intercept)
-        else:
-            from chicle_elastic.solvers.linear.tables import Bounds, build_tables  # which load the compiler
-
-            self.rows = ChunkedRows(build_tables(chunks, {}, Bounds(C)), intercept)
-
-    def require_finite(self) -> None:
-        """Look at all values; a DataError names one that has a NaN or an infinity."""
-        with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for these
-            products = self.rows.times(np.zeros(self.rows.num_columns))
-        ends = np.cumsum([len(block.targets) for block in self.blocks.values()])
-        for (chunk_id, block), values in zip(self.blocks.items(), np.split(products, ends[:-1]), strict=True):
-            require_finite(chunk_id, block, values)
-
-    def add_blocks(self, weights: Array, blocks: Array, *, is_rough: bool) -> None:
-        """Add up a block, or where there is no room for it a diagonal, for each row of weights, shape (k, num_rows)."""
-        outs = blocks.reshape(len(weights), -1)
-        if outs.shape[1] == self.rows.num_columns:
-            outs += self.rows.squares_sum(weights)
-            return
-        for each, out in zip(weights, outs, strict=True):
-            self.rows.add_products(each, ALL, out, is_rough=is_rough)
-
-    def drawn(self, weights: Array, row_step: int) -> Array:
-        """Draw about one row in so many per block: those that count most, and of the others some, counted up."""
-        if row_step == 1 or not weights.size:
-            return weights
-        num_rows = self.rows.num_rows if self.which is None else len(self.which)
-        bounds = row_step * weights.sum(axis=1, keepdims=True) / max(num_rows, 1)
-        chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
-        return np.where(self.ticks < chances, np.where(chances < 1.0, bounds, weights), 0.0)
-
-
-class MultinomialSolver(PassSolver):
+class MultinomialSolver(NewtonSolver):
     """One per uni-task."""
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx, trainer)
-        self._C = float(trainer.C)
+        super().__init__(ctx, trainer, intercept=float(trainer.has_intercept))
         self._known: tuple[Array, Array] | None = None
-        self._rows: LocalRows | None = None
 
-    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
-        """Forget the rows, and the probabilities."""
-        self._rows = self._known = None
-
-    @property
-    def local(self) -> LocalRows:
-        """The present chunks, read; there is at least one."""
-        if self._rows is None:
-            self._rows = LocalRows(self.chunks, self._C, self.trainer)
-        return self._rows
-
-    def raise_bounds(self, C: float) -> None:
-        """Go on with a larger C."""
-        if self._rows is not None:
-            self._rows.upper *= C / self._C
-        self._C = C
+    def forget(self) -> None:
+        """Forget the probabilities."""
+        self._known = None
 
     def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
         """See `newton.state`."""
@@ -119,16 +47,16 @@ class MultinomialSolver(PassSolver):
 
     def _look(self, state: NewtonState, problem: SoftmaxProblem, part: Array) -> None:
         local, linear = self.local, problem.by_class(part[: state.D])
-        is_class = local.codes == np.arange(len(linear))[:, None]
+        is_class = local.targets == np.arange(len(linear))[:, None]
         linear[:] = local.rows.weighted_sum(np.where(is_class, local.upper, 0.0))
-        linear[:, -1] = np.bincount(local.codes, weights=local.upper, minlength=len(linear))
+        linear[:, -1] = np.bincount(local.targets, weights=local.upper, minlength=len(linear))
         if not (np.isfinite(linear).all() and local.upper.all()):  # rows of weight 0 may not have been read
             local.require_finite()
         if state.outputs[0].block is not Block.KEPT:
             # One block in place of so many, so it may have more rows.
             share = min(max(problem.num_blocks(state), 1) / state.row_step, 1.0)
             weights = local.upper if share == 1.0 else np.where(local.ticks < share, local.upper / share, 0.0)
-            local.add_blocks(weights[np.newaxis], part[state.D :], is_rough=state.is_rough)
+            self._add_blocks(weights[np.newaxis], part[state.D :], is_rough=state.is_rough)
 
     def _evaluate(self, state: NewtonState, problem: SoftmaxProblem, W: Array, found: Evaluation) -> None:
         local, output, K = self.local, state.outputs[0], state.num_classes
@@ -148,8 +76,27 @@ class MultinomialSolver(PassSolver):
             found.second[:] = joint_block(local.rows.dense(np.arange(local.rows.num_rows)), p, local.upper)
             return
         weights_of = mean_weights if problem.num_blocks(state) == 1 else block_weights
-        weights = local.drawn(weights_of(p, local.upper), state.row_step)
-        local.add_blocks(weights, found.second if len(found.second) else found.diagonal, is_rough=state.is_rough)
+        weights = self._drawn(weights_of(p, local.upper), state.row_step)
+        self._add_blocks(weights, found.second if len(found.second) else found.diagonal, is_rough=state.is_rough)
+
+    def _add_blocks(self, weights: Array, blocks: Array, *, is_rough: bool) -> None:
+        """Add up a block, or where there is no room for it a diagonal, for each row of weights, shape (k, num_rows)."""
+        rows, outs = self.local.rows, blocks.reshape(len(weights), -1)
+        if outs.shape[1] == rows.num_columns:
+            outs += rows.squares_sum(weights)
+            return
+        for each, out in zip(weights, outs, strict=True):
+            rows.add_products(each, ALL, out, is_rough=is_rough)
+
+    def _drawn(self, weights: Array, row_step: int) -> Array:
+        """Draw about one row in so many per block: those that count most, and of the others some, counted up."""
+        if row_step == 1 or not weights.size:
+            return weights
+        local = self.local
+        num_rows = local.tables.num_rows if local.counted is None else len(local.counted)
+        bounds = row_step * weights.sum(axis=1, keepdims=True) / max(num_rows, 1)
+        chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
+        return np.where(local.ticks < chances, np.where(chances < 1.0, bounds, weights), 0.0)
 
     def _sums(
         self, W: Array, *, p: Array | None = None, beside: Array | None = None, is_rough: bool = False
@@ -160,15 +107,15 @@ class MultinomialSolver(PassSolver):
         local, values = self.local, np.zeros(2)
 
         def slopes_at(rows: Any, scores: Array) -> Array:
-            found = Softmax.of(scores, local.codes[rows], local.upper[rows])
+            found = Softmax.of(scores, local.targets[rows], local.upper[rows])
             values[:] += found.loss, found.entropy
             if p is not None:
                 p[:, rows] = found.probabilities
             if beside is not None:
                 beside[...] += found.intercept_curvatures()
-            return found.slopes(local.codes[rows], local.upper[rows])
+            return found.slopes(local.targets[rows], local.upper[rows])
 
-        gradient = local.rows.curved(W, slopes_at, local.which, is_rough=is_rough)
+        gradient = local.rows.curved(W, slopes_at, local.counted, is_rough=is_rough)
         return float(values[0]), float(values[1]), gradient
 
     def _curved(self, W: Array, vector: Array, *, is_rough: bool) -> Array:
@@ -182,7 +129,7 @@ class MultinomialSolver(PassSolver):
             curved *= local.upper[rows]
             return curved
 
-        return local.rows.curved(vector, curve, local.which, is_rough=is_rough)
+        return local.rows.curved(vector, curve, local.counted, is_rough=is_rough)
 
     def _probabilities(self, W: Array, dtype: Any) -> Array:
         """Find those of all rows, shape (K, num_rows); rows are not read where W is 0."""
@@ -200,5 +147,5 @@ class MultinomialSolver(PassSolver):
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
         with np.errstate(over="ignore", invalid="ignore"):
             loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_columns))
-        metrics = {"loss": loss, "entropy": entropy, "rows": float(len(self.local.codes))}
+        metrics = {"loss": loss, "entropy": entropy, "rows": float(self.local.tables.num_rows)}
         return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

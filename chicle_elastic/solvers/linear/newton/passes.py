@@ -12,6 +12,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import is_same
+from chicle_elastic.solvers.linear.losses import RegressionLoss
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.state import (
     SHARES,
@@ -24,7 +25,6 @@ from chicle_elastic.solvers.linear.newton.state import (
     Sum,
 )
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
-from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.rows import NewtonRows, add_dense
 
 LOOKED_AT = 64  # rows that are counted at once

@@ -1,133 +1,117 @@
-"""The local part of a model whose duals are slopes: the sums of a pass over the rows of one task, or a direction."""
+"""A solver whose iteration is one pass over the rows of its chunks, and of little data on one task several."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Update
-from chicle_elastic.solvers.linear.l1.problem import L1Problem, accuracy
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.newton.passes import NewtonPasses, certificate_sums
-from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
-from chicle_elastic.solvers.linear.pass_solver import Head, PassSolver
+from chicle_elastic.solvers.linear.newton.parts import NewtonParts
+from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.progress import Head
 from chicle_elastic.solvers.linear.tables import Bounds
-
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.l1.columns import Columns
+from chicle_elastic.solvers.local_chunk import LocalChunk, count_all
 
 
-class NewtonSolver(PassSolver):
-    """One per uni-task."""
+class NewtonSolver(Solver):
+    """One per uni-task; the state says what a pass adds up."""
 
-    def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx, trainer)
-        self._problem = trainer.problem
-        bounds, intercept = Bounds(float(trainer.C), trainer.class_weights), float(trainer.intercept_scaling)
-        self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
-        self.forget((), ())
+    def __init__(self, ctx: Context, trainer: Any, **local: Any) -> None:
+        super().__init__(ctx)
+        self.trainer = trainer
+        bounds = Bounds(float(trainer.C), trainer.class_weights, trainer.code_classes)
+        own = {"bounds": bounds, "intercept": float(trainer.intercept_scaling), **local}
+        self.local = LocalData(self.chunks, **own)
+        self._newton: NewtonParts | None = None
 
-    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
-        """Forget the scores, columns and targets."""
-        self.local.change(added, removed)
-        self._passes: NewtonPasses | None = None
-        self._targets: Array | None = None
-        self._columns: Columns | None = None
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
+        super().attach(added, removed)
+        self.local.change([chunk.id for chunk in added], removed)
+        self._newton = None
+        self.forget()
 
-    def targets(self, num_outputs: int) -> Array:
-        """Real targets, or +1 and -1 for the class of each output and the others, shape (outputs, num_rows); a
-        DataError where the loss does not have such targets.
-        """
-        if self._targets is None:
-            local, counts = self.local, self.local.upper > 0
-            self._problem.loss.require(local.targets[counts])
-            is_of_classes = self.trainer.is_of_classes
-            self._targets = local.signs_of(num_outputs) if is_of_classes else np.where(counts, local.targets, 0.0)[None]
-        return self._targets
+    def forget(self) -> None:
+        """Forget what else passes have found out about the chunks."""
 
-    def passes(self, num_outputs: int) -> NewtonPasses:
-        """Over the present chunks."""
-        if self._passes is None:
-            local, problem = self.local, self._problem
-            is_centred = problem.takes_steps and problem.loss.is_parabola and not local.rows.is_sparse
-            dense = [np.asarray(block.rows) for block in local.tables.keep_alive] if is_centred else []
-            rows = local.rows, local.upper, self.targets(num_outputs), local.intercept
-            self._passes = NewtonPasses(problem, *rows, lambda: local.row_ids, dense=dense)
-        return self._passes
+    def raise_bounds(self, C: float) -> None:
+        """Go on with a larger C, inside an iteration: with what is known of second derivatives."""
+        ratio = C / self.local.bounds.C
+        self.local.raise_bounds(replace(self.local.bounds, C=C))
+        if self._newton is not None:
+            self._newton.raise_bounds(ratio)
+
+    def newton(self, state: NewtonState) -> NewtonParts:
+        """Return what makes passes over the present chunks."""
+        if self._newton is None or self._newton.row_step != state.row_step:
+            is_of_classes, problem = self.trainer.is_of_classes, self.trainer.problem
+            self._newton = NewtonParts(problem, state, self.local, is_of_classes=is_of_classes)
+        return self._newton
 
     @np.errstate(over="ignore", invalid="ignore")  # of steps that lead far beyond; they are not taken
-    def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
-        """See `newton.state`."""
-        parts, phases = state.parts(sums, self._problem), [output.phase for output in state.outputs]
-        if NewtonPhase.LOOK in phases:
-            self._look(state, parts)
-            return
-        passes = self.passes(len(parts))
-        for k, (output, w, part) in enumerate(zip(state.outputs, model.reshape(-1, state.D), parts, strict=True)):
-            if output.phase is NewtonPhase.COLUMNS:
-                part[:] = self._from_columns(state, output, k, w, budget)
-            elif k and budget.is_spent():
-                sums[Head.INTERRUPTED] = 1.0
-                return
-            else:
-                passes.run(state, k, w, part)
+    def run_pass(self, state: Any, model: Array, sums: Array, budget: Budget) -> None:
+        """Add up what the state asks for, over the local rows; `sums` is OUT, and zero but for its head."""
+        self.newton(state).run(state, model.reshape(-1, state.D), budget, sums)
 
-    def _look(self, state: NewtonState, parts: list[Array]) -> None:
-        local, upper = self.local, self.local.upper
-        of_columns, squares = local.weighted_sum(), np.zeros(state.D)
-        if self._problem.takes_steps and not (state.is_exact and self._problem.loss.is_parabola):
-            squares = local.rows.squares_sum(upper)
-        for output, part, y in zip(state.outputs, parts, self.targets(len(parts)), strict=True):
-            part[:4] = [upper @ values for values in (np.ones_like(y), np.abs(y), y, y * y)]
-            if self._problem.takes_steps:
-                sides = [upper @ (y > 0), upper @ (y < 0)]
-                part[4:] = np.concatenate([sides, of_columns, squares, output.shift, [1.0]])
-            elif state.few_rows:
-                part[4:] = self.passes(1).lengths(state.few_rows)
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """Make a pass over the local rows, or several of little data on one task; a DataError names one that has a NaN
+        or an infinity.
+        """
+        state = self.trainer.look(budget.progress)
+        update = self._solve_once(state, model, budget)
+        if state.passes == 1:
+            return update
+        room = np.zeros(len(model) + state.room)
+        if budget.num_ranks == 1 and not update.is_partial:
+            reached = self._go_on(type(state).decode(budget.progress), model, update.delta, budget)
+            if len(reached) <= len(room):
+                room[: len(reached)] = reached
+        return replace(update, delta=np.concatenate([update.delta, room]))
 
-    def _from_columns(self, state: NewtonState, output: OutputState, k: int, w: Array, budget: Budget) -> Array:
-        """Find the direction of the task that has all rows, shape (D,)."""
-        from chicle_elastic.solvers.linear.l1.columns import Columns
+    def _go_on(self, state: Any, model: Array, sums: Array, budget: Budget) -> Array:
+        """Go on from a pass of the only task; returns w and the state, as the trainer would have them."""
+        num_rows, problem = sums[Head.ROWS], self.trainer.problem_of(state)
+        advance = self.trainer.machines[type(state)].advance
+        with np.errstate(over="ignore", invalid="ignore"):  # as in the trainer
+            model = advance(state, problem, model, sums, 1.0)
+            for _ in range(state.passes - 1):
+                if state.is_at_rest or state.is_looking or budget.is_spent():
+                    break
+                sums = np.zeros(state.sums_size(problem))
+                sums[Head.ROWS], sums[Head.ALONE] = num_rows, 1.0
+                self.run_pass(state, model, sums, budget)
+                model = advance(state, problem, model, sums, 1.0)
+        return np.concatenate([model, state.encode()])
 
-        local, problem, passes = self.local, self._problem, self.passes(len(state.outputs))
-        assert isinstance(problem, L1Problem)
-        if self._columns is None:
-            penalty, is_free = problem.penalty_of(state), problem.has_free_intercept
-            self._columns = Columns(local.tables, local.intercept, penalty, has_free_intercept=is_free)
-        chosen, curvatures = problem.chosen(state, output, w, output.residual), passes.curvatures(output, k, w)
-        num_weights, num_held = int(np.count_nonzero(w)), int(np.count_nonzero(w[chosen]))
-        direction, is_given_up = self._columns.direction(
-            local.upper * passes.duals(replace(output, plus=1.0, minus=1.0), k, w)[1],
-            curvatures,
-            output.residual,
-            w,
-            damping=problem.damped(output),
-            accuracy=accuracy(output),
-            limit=self._columns.work_of_products(chosen, num_weights) if num_held == num_weights else np.inf,
-            budget=budget,
-        )
-        if is_given_up:
-            output = replace(output, columns=chosen, factor=np.zeros(len(chosen) * (len(chosen) + 1) // 2))
-            passes.add_block(k, output, Block.EXACT, curvatures, output.factor)
-            direction[:] = 0.0
-            direction[chosen], _ = problem.solution(state, output, chosen, w[chosen])
-        return direction
+    def _solve_once(self, state: Any, model: Array, budget: Budget) -> Update:
+        sums = np.zeros(state.sums_size(self.trainer.problem_of(state)))
+        sums[Head.ALONE] = budget.num_ranks == 1
+        if not self.chunks:
+            return Update(delta=sums, samples=0, weight=0.0)
+        if budget.is_spent():
+            sums[Head.INTERRUPTED] = 1.0
+        else:
+            self.run_pass(state, model, sums, budget)
+        is_partial = bool(sums[Head.INTERRUPTED] > 0)
+        sums[Head.ROWS] = samples = 0 if is_partial else count_all(self.chunks)
+        return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def evaluate_rows(self, model: Array, progress: Array) -> Update:
-        """Return sum_i c_i a_i x_i of the duals; as metrics rows, sum c and, per output, `certificate_sums`.
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """Find what a certificate needs."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        return self.evaluate_rows(model, progress)
 
-        The duals are the slopes at w + shift; with corners those that the last step has foretold.
-        """
-        state, local, loss, delta = NewtonState.look(progress), self.local, self._problem.loss, []
-        upper, passes = local.upper, self.passes(len(state.outputs))
-        metrics = {"rows": float(len(upper)), "total": float(upper.sum())}
-        outputs = zip(state.outputs, model.reshape(-1, state.D), passes.targets, strict=True)
-        for k, (output, w, y) in enumerate(outputs):
-            scores, duals = passes.duals(output, k, w)
-            metrics |= certificate_sums(loss, k, scores, duals, y, upper, output.theta)
-            delta.append(local.rows.weighted_sum(upper * duals))
-        return Update(delta=np.concatenate(delta), samples=0, weight=1.0, metrics=metrics)
+    def evaluate_rows(self, model: Array, progress: Array) -> Update:
+        """Find it of the local rows; there are some."""
+        state = NewtonState.look(progress)
+        return self.newton(state).certify(state, model.reshape(-1, state.D))
+
+    def close(self) -> None:
+        """End the kernel threads."""
+        self.local.close()

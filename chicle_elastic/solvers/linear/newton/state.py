@@ -3,7 +3,7 @@
 D is num_features + 1, the intercept column included; theta, c_i and alpha are those of `losses`. A *block* has the
 second derivatives in some columns or all of them, packed.
 
-Sums of a pass, one vector: HEAD (see `pass_solver`), then of each output, by its phase
+Sums of a pass, one vector: HEAD (see `progress`), then of each output, by its phase
 
     LOOK:      sum c, sum c |y|, sum c y, sum c y^2; of few rows their numbers of values, or what the problem looks at
     GATHER:    columns and values of all rows
@@ -26,12 +26,11 @@ import scipy.sparse
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.losses import RegressionLoss
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver, rows_solver
 from chicle_elastic.solvers.linear.objectives import ROUNDING, ROWS_IN_CACHE, TINY
-from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import unpack
-from chicle_elastic.solvers.linear.progress import NOTHING, Numbers, ProgressState, no_numbers, nothing
-from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
+from chicle_elastic.solvers.linear.progress import HEAD, NOTHING, Numbers, ProgressState, no_numbers, nothing
 
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction whose losses a pass looks at."""
@@ -402,7 +401,7 @@ class NewtonState(PassState):
     def room(self) -> int:
         """Values that a later state may take of one that has neither blocks nor pairs."""
         of_rows = len(self.lengths) + 2 * int(self.lengths.sum())
-        return len(self.head()) + 6 * self.D * len(self.outputs) + of_rows
+        return len(self.pieces()[0]) + 6 * self.D * len(self.outputs) + of_rows
 
     @property
     def has_newton_duals(self) -> bool:

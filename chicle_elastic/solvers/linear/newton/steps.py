@@ -67,9 +67,8 @@ from chicle_elastic.solvers.linear.newton.state import (
     Problem,
     Sum,
 )
-from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import packed_diagonal
-from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
+from chicle_elastic.solvers.linear.progress import HEAD, NO_NUMBERS, NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, MULTIPLICATION, ROW_VALUES
 
 FEW = 1e-4  # relative change of the objective that is none, as a share of tol

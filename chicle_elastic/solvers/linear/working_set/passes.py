@@ -17,8 +17,8 @@ class WorkingSetPasses:
 
     def __init__(self, local: LocalData) -> None:
         self._local = local
-        self._row_ids = np.concatenate([block.row_ids for block in local.tables.keep_alive])
-        self._starts = np.cumsum([0, *(len(block.targets) for block in local.tables.keep_alive)])
+        self._row_ids = local.row_ids
+        self._starts = np.cumsum([0, *local.tables.lengths])
 
     def write_duals(self, state: WorkingSetState) -> None:
         """Write the duals of local rows in the working set into their chunks."""
@@ -63,9 +63,8 @@ class WorkingSetPasses:
         place = place[mine]
         ends = np.cumsum(state.wanted_lengths.astype(np.int64))
         starts = ends - state.wanted_lengths.astype(np.int64)
-        targets = np.concatenate([block.targets for block in local.tables.keep_alive])
         sums.found[place] += 1.0
-        sums.targets[place] += targets[mine]
+        sums.targets[place] += local.targets[mine]
         sums.upper[place] += local.upper[mine]
         for k in range(state.num_outputs):
             sums.duals[place, k] += local.duals(k)[mine]

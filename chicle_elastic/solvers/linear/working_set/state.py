@@ -3,7 +3,7 @@
 Rows go by their numbers in the data set, ascending, whichever task and chunk they are in: the number of tasks may
 change between any two passes, and nothing here changes with it.
 
-Sums of a pass, one vector, after HEAD (see `pass_solver`), for r wanted or s chosen rows with v values in all:
+Sums of a pass, one vector, after HEAD (see `progress`), for r wanted or s chosen rows with v values in all:
 
     phase     part              length
     SELECT    rebuilt           num_outputs D       w of the duals
@@ -21,13 +21,13 @@ Sums of a pass, one vector, after HEAD (see `pass_solver`), for r wanted or s ch
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.progress import ProgressState, nothing
+from chicle_elastic.solvers.linear.progress import HEAD, ProgressState, nothing
 
 WIDTH = 0.05
 """A row counts as undecided where its margin is so far beyond 1, on the side where its dual is right, or nearer.
@@ -102,21 +102,8 @@ class WorkingSetState(ProgressState):
         self.upper = self.duals = self.columns = self.values = nothing()
 
 
-class Sums:
+class Sums(SimpleNamespace):
     """Views of the sums of a pass, by the names of the module."""
-
-    rebuilt: Array
-    change: Array
-    losses: Array
-    dual_values: Array
-    solved: Array
-    codes: Array
-    found: Array
-    targets: Array
-    upper: Array
-    duals: Array
-    columns: Array
-    values: Array
 
     def __init__(self, state: WorkingSetState, buffer: Array) -> None:
         position = HEAD

@@ -27,7 +27,7 @@ from chicle_elastic.solvers.linear.certified import PATIENCE, TINY
 from chicle_elastic.solvers.linear.methods import FEW_VALUES, MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.state import Problem
 from chicle_elastic.solvers.linear.objectives import SLIGHT
-from chicle_elastic.solvers.linear.pass_solver import Head
+from chicle_elastic.solvers.linear.progress import Head
 from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
 PASSES_BETWEEN = 4  # passes of coordinate descent over which their pace is measured, after as many at first
