@@ -92,18 +92,6 @@ def primal_loss(loss, margin, upper):
     return hinge, squared_hinge, logistic, insensitive
 
 
-@register_jitable(**INLINE)
-def _logistic_dual_value(alpha, upper):
-    if upper <= 0.0:
-        return 0.0
-    share, value = alpha / upper, 0.0
-    if share > 0.0:
-        value -= share * math.log(share)
-    if share < 1.0:
-        value -= (1.0 - share) * math.log(1.0 - share)
-    return upper * value
-
-
 @by_loss
 def step_and_values(loss, margin, alpha, curvature, upper):
     """Return the dual after an exact step along its coordinate (as in tests/solvers/reference.py), and its values."""
@@ -150,9 +138,6 @@ def _logistic_step(margin, alpha, curvature, upper):
     left, and the last one moves s(u) by its Taylor series. With s the smaller share of C, the entropy is |u| s - log(1
     - s).
     """
-    if curvature == math.inf:  # features beyond float32: no dual can move w by so little
-        old = _logistic_dual_value(alpha, upper)
-        return alpha, old, old
     low = -margin - curvature * (upper - alpha)
     high = -margin + curvature * alpha
     old = 0.0
@@ -165,6 +150,8 @@ def _logistic_step(margin, alpha, curvature, upper):
         u = u if u < high else high
     else:
         u = 0.5 * (low + high)
+    if curvature == math.inf:  # features beyond float32: no dual can move w by so little
+        return alpha, old, old
     sigmoid = 0.5
     for _ in range(50):
         small = math.exp(-abs(u))

@@ -135,20 +135,15 @@ def slopes_of(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array]:
 
 def each_loss_and_slope(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array, Array]:
     """C_i loss(m_i) of each sample, shape (n,), and `slopes_of`: they have most of the work in common."""
-    losses, slopes, curvatures = np.empty((3, len(margins)))
-    for begin in range(0, len(margins), ROWS_IN_CACHE):
-        part = slice(begin, begin + ROWS_IN_CACHE)
-        m, c, of_part = margins[part], upper[part], losses[part]
-        if loss.has_kinks:
-            slack = np.maximum(1.0 - m, 0.0)
-            slopes[part], curvatures[part] = _kinked_slopes(loss, slack, c)
-            np.multiply(slopes[part], slack - 0.5 * np.minimum(slack, 0.5 * loss.most_slope), out=of_part)
-        else:
-            small = np.exp(-np.abs(m))
-            slopes[part], curvatures[part] = _logistic_slopes(m, small, c)
-            np.log1p(small, out=of_part)  # a tenth of what logaddexp takes
-            of_part -= np.minimum(m, 0.0)
-            of_part *= c
+    if loss.has_kinks:
+        slack = np.maximum(1.0 - margins, 0.0)
+        slopes, curvatures = _kinked_slopes(loss, slack, upper)
+        return slopes * (slack - 0.5 * np.minimum(slack, 0.5 * loss.most_slope)), slopes, curvatures
+    small = np.exp(-np.abs(margins))
+    slopes, curvatures = _logistic_slopes(margins, small, upper)
+    losses = np.log1p(small)  # a tenth of what logaddexp takes
+    losses -= np.minimum(margins, 0.0)
+    losses *= upper
     return losses, slopes, curvatures
 
 
