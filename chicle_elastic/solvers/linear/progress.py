@@ -148,7 +148,8 @@ class ProgressState:
     @classmethod
     def _read(cls, head: Iterator[float], vector: Array, place: list[int]) -> Self:
         """Read the fields; `place` is where the next array begins, and goes on."""
-        plan, found = _plan(cls), {}
+        plan = _plan(cls)
+        found: dict[str, Any] = {}
         for name, read in plan.fields:
             value = next(head)
             if isinstance(read, np.ndarray):
