@@ -133,16 +133,14 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
         data = data if is_staged or has_script else prepare(arguments.train, folder, most)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(StoreServer(f"{host}:0"))
-            listener = stack.enter_context(socket.create_server((host, 0)))
-            presence = format_endpoint(host, listener.getsockname()[1])
-            MeetingPlace(store=store.endpoint, presence=presence, data=data).write(folder)
+            MeetingPlace(store=store.endpoint, data=data).write(folder)
             board = ResourceBoard(StoreConnection(store.endpoint).connect(), secret=secret)
             members = make_members(scheduler, arguments, folder)
             stack.callback(members.close)
             members.begin()
             print(f"anchor: run folder {folder}; rendezvous store at {store.endpoint}", flush=True)
             state.change("running")
-            return serve(members, board, listener, least=least, state=state)
+            return serve(members, board, least=least, state=state)
     except (ChicleError, OSError) as error:
         state.change("failed", str(error))
         raise
@@ -170,12 +168,11 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         endpoint = format_endpoint(arguments.host, STORE_PORT)
         stack.enter_context(StoreServer(endpoint, bind="0.0.0.0"))
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         connection = StoreConnection(format_endpoint("127.0.0.1", STORE_PORT)).connect()
         stack.callback(nodes.close)
         nodes.begin()
         print(f"anchor: rendezvous store at {endpoint}", flush=True)
-        return serve(nodes, ResourceBoard(connection, secret=secret), listener, least=least)
+        return serve(nodes, ResourceBoard(connection, secret=secret), least=least)
 
 
 def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) -> Members:

@@ -1,19 +1,16 @@
 """How anchor and nodes of a run find each other: a folder that all of them see, with two files.
 
     secret       the job secret, mode 0600
-    place.json   {"store": "host:port", "presence": "host:port", "data": path}; appears when the anchor is ready
+    place.json   {"store": "host:port", "data": path}; appears when the anchor is ready
 
-Presence: each node holds a connection to the anchor as long as it lives, so that the anchor knows when the last has
-gone, however it went. Nothing is said over it.
+No node claims to be there: which members live, the anchor asks the scheduler, and what the job wants is signed.
 """
 
 import json
-import socket
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import DataError, PeerLostError
 from torchx_components.job_state import replace_json
 
@@ -27,7 +24,6 @@ class MeetingPlace:
     """Where the run takes place."""
 
     store: str
-    presence: str  # where nodes show that they live
     data: str
 
     def write(self, run: Path) -> None:
@@ -51,11 +47,3 @@ class MeetingPlace:
             return cls(**json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
             raise DataError(f"{path} is no meeting place ({error}); start the run again") from error
-
-    def show_presence(self) -> socket.socket:
-        """Connect to the anchor; the connection lasts as long as this process, or until it is closed. Raises
-        PeerLostError when the anchor is gone."""
-        try:
-            return socket.create_connection(parse_endpoint(self.presence), timeout=10.0)
-        except OSError as error:
-            raise PeerLostError(f"the anchor at {self.presence} is gone ({error}); start the run again") from error

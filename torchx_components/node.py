@@ -14,7 +14,6 @@ if __name__ == "__main__":  # before anything that takes long
     install("python -m torchx_components.node", of_node(sys.argv[1:]))
 
 import argparse
-import contextlib
 import re
 import socket
 import time
@@ -54,21 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
-    with contextlib.ExitStack() as stack:
-        try:
-            if arguments.run is not None:
-                place = MeetingPlace.wait_for(arguments.run, ANCHOR_S)
-                stack.enter_context(contextlib.closing(place.show_presence()))
-                store, data, secret_file = place.store, place.data, arguments.run / SECRET_NAME
-            elif arguments.store and arguments.secret_file and arguments.data:
-                store, data, secret_file = arguments.store, arguments.data, arguments.secret_file
-                wait_for_store(store, ANCHOR_S)
-            else:
-                parser.error("give --run, or --store, --secret-file and --data")
-        except ChicleError as error:
-            print(f"node {arguments.name}: {error}", file=sys.stderr)
-            return 1
-        return launch(arguments, store, data, secret_file)
+    try:
+        if arguments.run is not None:
+            place = MeetingPlace.wait_for(arguments.run, ANCHOR_S)
+            store, data, secret_file = place.store, place.data, arguments.run / SECRET_NAME
+        elif arguments.store and arguments.secret_file and arguments.data:
+            store, data, secret_file = arguments.store, arguments.data, arguments.secret_file
+            wait_for_store(store, ANCHOR_S)
+        else:
+            parser.error("give --run, or --store, --secret-file and --data")
+    except ChicleError as error:
+        print(f"node {arguments.name}: {error}", file=sys.stderr)
+        return 1
+    return launch(arguments, store, data, secret_file)
 
 
 def launch(arguments: argparse.Namespace, store: str, data: str, secret_file: Path) -> int:

@@ -7,8 +7,6 @@ The anchor trains nothing and knows no chunk. What it reads of the board is sign
 """
 
 import contextlib
-import selectors
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,7 +62,6 @@ class Members(ResourceManager, Protocol):
 def serve(
     members: Members,
     board: ResourceBoard,
-    listener: socket.socket,
     *,
     least: int = 1,
     state: StateWriter | None = None,
@@ -73,7 +70,6 @@ def serve(
 
     Args:
         members: Has begun.
-        listener: Where nodes show that they live; they wait for a connection, and for nothing more.
         state: Where the anchor writes how the job stands; None where no folder is shared.
     """
     managed = ManagedNodes(members)
@@ -83,67 +79,64 @@ def serve(
     known: set[NodeId] = set()
     assigned: set[NodeId] = set()
     few_since_s, has_told = began_s, False
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener, selectors.EVENT_READ)
-        while True:
-            for _ in selector.select(TURN_S):
-                listener.accept()[0].close()  # who lives, the scheduler says; thousands may come in time
-            wanted = board.request()
-            if wanted is not None and wanted.number > request:
-                request = wanted.number
-                print(f"anchor: the job wants {wanted.total} nodes: {wanted.reason}", flush=True)
-                managed.request(wanted.total, wanted.reason)
-                target = wanted.total
-            told = board.scale()
-            if told is not None and told.number > scale:
-                scale = told.number
-                print(f"anchor: {told.total} nodes are wanted from outside", flush=True)
-                managed.wanted = None
-                members.request(told.total, "from outside")
-                _let_go(members, told.total)
-                target = told.total
-            leaving = board.notice()
-            for node in () if leaving is None else leaving.nodes[notice:]:
-                print(f"anchor: {node} gets notice, from outside", flush=True)
-                members.notice(NodeId(node))
-            notice = notice if leaving is None else leaving.number
-            here = members.members
-            _tell(state, members, target)
-            for node in known - here.keys():
-                print(f"anchor: {node} is gone", flush=True)
-                assigned.discard(node)
-                managed.released(node)
-            for node in here.keys() - known:
-                print(f"anchor: {node} has {here[node].host}", flush=True)
-            known = set(here)
-            if len(known) >= least:
-                few_since_s, has_told = time.monotonic(), False
-            elif not has_told and time.monotonic() - few_since_s >= FEW_S:
-                has_told = True
-                print(f"anchor: {len(known)} of at least {least} nodes are here; {members.waiting}", flush=True)
-            staying = [node for node in assigned if node in here and not here[node].is_noticed]
-            news = managed.poll(time.monotonic() - began_s, staying)
-            assigned.update(news.assigned)
-            for revoked in news.revoked:
-                members.notice(revoked.node)
-            for line in news.lines:
-                print(f"anchor: {line}", flush=True)
-            if news.offer is not None or news.lines:
-                offers += 1
-                offer = news.offer
-                text = "; ".join(news.lines)
-                board.put_offer(NodeOffer(offers, None if offer is None else offer.available, None, text))
-            finished = board.finished()
-            if finished is not None:
-                print(f"anchor: the job is over: {finished.reason}", flush=True)
-                _wait_for_end(members, state)
-                if state is not None:
-                    state.change("failed" if finished.has_failed else "succeeded", finished.reason)
-                return int(finished.has_failed)
-            if managed.fault is not None:
-                if state is not None:
-                    state.change("failed", managed.fault)
-                return 1
+    while True:
+        time.sleep(TURN_S)
+        wanted = board.request()
+        if wanted is not None and wanted.number > request:
+            request = wanted.number
+            print(f"anchor: the job wants {wanted.total} nodes: {wanted.reason}", flush=True)
+            managed.request(wanted.total, wanted.reason)
+            target = wanted.total
+        told = board.scale()
+        if told is not None and told.number > scale:
+            scale = told.number
+            print(f"anchor: {told.total} nodes are wanted from outside", flush=True)
+            managed.wanted = None
+            members.request(told.total, "from outside")
+            _let_go(members, told.total)
+            target = told.total
+        leaving = board.notice()
+        for node in () if leaving is None else leaving.nodes[notice:]:
+            print(f"anchor: {node} gets notice, from outside", flush=True)
+            members.notice(NodeId(node))
+        notice = notice if leaving is None else leaving.number
+        here = members.members
+        _tell(state, members, target)
+        for node in known - here.keys():
+            print(f"anchor: {node} is gone", flush=True)
+            assigned.discard(node)
+            managed.released(node)
+        for node in here.keys() - known:
+            print(f"anchor: {node} has {here[node].host}", flush=True)
+        known = set(here)
+        if len(known) >= least:
+            few_since_s, has_told = time.monotonic(), False
+        elif not has_told and time.monotonic() - few_since_s >= FEW_S:
+            has_told = True
+            print(f"anchor: {len(known)} of at least {least} nodes are here; {members.waiting}", flush=True)
+        staying = [node for node in assigned if node in here and not here[node].is_noticed]
+        news = managed.poll(time.monotonic() - began_s, staying)
+        assigned.update(news.assigned)
+        for revoked in news.revoked:
+            members.notice(revoked.node)
+        for line in news.lines:
+            print(f"anchor: {line}", flush=True)
+        if news.offer is not None or news.lines:
+            offers += 1
+            offer = news.offer
+            text = "; ".join(news.lines)
+            board.put_offer(NodeOffer(offers, None if offer is None else offer.available, None, text))
+        finished = board.finished()
+        if finished is not None:
+            print(f"anchor: the job is over: {finished.reason}", flush=True)
+            _wait_for_end(members, state)
+            if state is not None:
+                state.change("failed" if finished.has_failed else "succeeded", finished.reason)
+            return int(finished.has_failed)
+        if managed.fault is not None:
+            if state is not None:
+                state.change("failed", managed.fault)
+            return 1
 
 
 def _let_go(members: Members, total: int) -> None:
