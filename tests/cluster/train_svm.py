@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--newton", action="store_true", help="Newton's method, however few the rows are")
     parser.add_argument("--max-iterations", type=int, default=100_000)
     parser.add_argument("--raise-at", type=int, default=0, help="raise after this iteration")
+    parser.add_argument("--cut-file", default="", help="sums are cut once this file has appeared, without a reset")
     parser.add_argument("--end-file", default="", help="the job ends at an iteration after this file appeared")
     options = parser.parse_args()
     X, y = breast_cancer()
@@ -90,9 +91,15 @@ def main() -> None:
     algorithm: Any = "newton" if options.newton else "auto"
     trainer = paced(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3, algorithm=algorithm)
 
+    cuts: list[int] = []
+
     def is_over(record: IterationRecord) -> bool:
         if record.iteration == options.raise_at:
             raise ValueError("the user's code is at fault")
+        if options.cut_file and not cuts and Path(options.cut_file).exists():
+            from tests.harness.cut_sockets import cut_all  # only where the tests start the script
+
+            cuts.append(cut_all())
         return bool(options.end_file) and Path(options.end_file).exists()
 
     source = ArraySource(X, y.astype(np.int32), max_tasks=runtime.most_tasks())

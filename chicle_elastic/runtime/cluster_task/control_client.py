@@ -167,7 +167,9 @@ class ControlClient:
                 if self._group is not None:
                     self._group.break_()  # the old group is obsolete, and the main thread may still wait in it
                 self._has_vote = False
-                self._group = ProcessGroup(round=message.round, rank=message.rank, size=len(message.members))
+                self._group = ProcessGroup(
+                    round=message.round, rank=message.rank, size=len(message.members), names=message.members
+                )
                 self.inbox.put((message, self._group))
             case control.Iterate():
                 self.stop.clear()

@@ -13,8 +13,9 @@ Breaking shuts the connections down, which wakes whoever waits for a peer. While
 does that: nothing wakes a connection to a host that is silent, so a broken group abandons the thread, and it ends with
 its timeout.
 
-A peer that dies closes its connections by itself; the error comes at once. The agents detect a silent peer and order
-the break: the group itself has no timeout while a peer computes.
+A peer that dies closes its connections by itself; the error comes at once. The agents detect a silent host and order
+the break; a connection that was cut without a reset is found by the sockets. The group itself has no timeout while a
+peer computes.
 
 Every task gets the same bits from `all_reduce`. Updates on CUDA devices are added up there if every member has one
 (`nccl_allreduce`). Nothing else here needs torch: the tasks of linear models never import it.
@@ -48,10 +49,11 @@ class ProcessGroup:
     """The members of a round, seen from one of them. A group of one needs no connection. One class because its threads
     share one state: a break has to find every connection that any of them has made."""
 
-    def __init__(self, *, round: int, rank: int, size: int) -> None:
+    def __init__(self, *, round: int, rank: int, size: int, names: Sequence[str] = ()) -> None:
         self.round = round
         self.rank = rank
         self.size = size
+        self._names = names  # nodes of the members, by rank
         self._lock = threading.Lock()
         self._is_broken = False
         self._settled = threading.Event()  # connected, failed to connect, or broken meanwhile
@@ -220,6 +222,7 @@ class ProcessGroup:
                 network=network,
                 is_over=self._settled.is_set,
                 timeout_s=timeout_s,
+                names=self._names,
             )
         except Exception as caught:  # whatever it is, as no thread that can be started: who waits is told
             error = caught

@@ -34,7 +34,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "tests.runtime.cluster_task.cluster_apps",
-        "chicle_elastic.cluster.agent.elastic_agent",
+        "chicle_elastic.cluster.launcher",
         "chicle_elastic.launch",
         "torch.distributed",
         "chicle_elastic.runtime.cluster_task.task",

@@ -1,14 +1,18 @@
 """Sums between members that are connected to each other: threads of this process, real connections."""
 
+import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from chicle_elastic.runtime.collectives import socket_group
 from chicle_elastic.runtime.collectives.socket_group import SMALL_BYTES, SocketGroup
+from tests.harness.cut_sockets import cut
 from tests.timeouts import timeout_s
 
 
@@ -17,7 +21,11 @@ def run(size: int, body: Callable[[SocketGroup], Any]) -> list[Any]:
     peers: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for rank in range(size):
         for other in range(rank):
-            peers[rank][other], peers[other][rank] = socket.socketpair()
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                peers[rank][other] = socket.create_connection(listener.getsockname())
+                peers[other][rank], _ = listener.accept()
+            for sock in (peers[rank][other], peers[other][rank]):
+                socket_group.watch_silence(sock)
     results: list[Any] = [None] * size
 
     def member(rank: int) -> None:
@@ -105,3 +113,58 @@ def test_members_send_each_other_views_of_any_size() -> None:
         return [bytes(part) for part in found]
 
     assert run(3, body) == [None, None, parts]
+
+
+@pytest.mark.parametrize("length", [3, SMALL_BYTES])
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_connection_that_is_cut_without_a_reset_is_an_error(
+    length: int, sends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether something is sent on it, or both ends only wait; the error names the member at its other end."""
+    monkeypatch.setattr(socket_group, "CUT_S", 1.0)
+    are_cut, has_failed = threading.Barrier(3), threading.Event()
+
+    def body(group: SocketGroup) -> str:
+        group = SocketGroup(group.rank, group.peers, ["n0", "n1", "n2"])
+        for other in {0, 1} - {group.rank} if group.rank < 2 else ():
+            cut(group.peers[other])
+        are_cut.wait(timeout_s(30))
+        if group.rank and not sends:
+            has_failed.wait(timeout_s(30))
+            return ""
+
+        def add_up() -> None:
+            for _ in range(3):  # the member that is not cut has its first sum, and hears of it as of any end
+                group.all_reduce(np.ones(length))
+
+        with pytest.raises(OSError, match=r"cut|closed|reset|pipe") as caught:
+            add_up()
+        has_failed.set()
+        group.shut_down()
+        return str(caught.value)
+
+    cuts = [text for text in run(3, body) if " was cut: nothing was acknowledged for " in text]
+    assert cuts
+    assert {text.split()[6] for text in cuts} <= {"n0", "n1"}
+
+
+@pytest.mark.parametrize("length", [3, 1 << 20])
+def test_a_member_that_computes_is_waited_for_and_named(
+    length: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Longer than a cut connection is; also one whose socket has no room for what the others have sent."""
+    monkeypatch.setattr(socket_group, "CUT_S", 1.0)
+    monkeypatch.setattr(socket_group, "SLOW_S", 2.5)
+
+    def body(group: SocketGroup) -> float:
+        buffer = np.ones(length)
+        if group.rank == 1:
+            time.sleep(5.5)  # what is tested is that nothing happens
+        for _ in range(2):
+            group.all_reduce(buffer)
+        return float(buffer[-1])
+
+    with caplog.at_level(logging.WARNING, logger=socket_group.__name__):
+        assert run(2, body) == [4.0, 4.0]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the task of rank 0 has waited for 3 s for that of rank 1, whose host answers")
