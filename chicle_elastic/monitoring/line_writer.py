@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.surroundings import absolute
 
 MAX_WAITING_BYTES = 16 << 20
@@ -29,6 +30,7 @@ BATCH_BYTES = 1 << 20
 MAX_FILE_BYTES = 64 << 20
 NUM_KEPT = 4  # older files beside the one that is written
 RETRY_S = 5.0  # how often a disk that refused lines is tried again
+HANGS_S = 10.0  # a write that lasts longer is told of
 CLOSE_S = 5.0  # how long the end of a process waits for a disk that hangs
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class LineWriter:
     Args:
         max_file_bytes: The file is rotated before it grows beyond this; None leaves it to who offers lines.
         max_waiting_bytes: Most bytes of lines that wait.
+        clock: Tells how long a write lasts.
     """
 
     def __init__(
@@ -59,10 +62,11 @@ class LineWriter:
         max_file_bytes: int | None = MAX_FILE_BYTES,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
         thread_name: str = "chicle-event-file",
+        clock: Clock | None = None,
     ) -> None:
         self._path, self._told_of_drops = absolute(path), told_of_drops
         self._max_file_bytes, self._max_waiting_bytes = max_file_bytes, max_waiting_bytes
-        self._thread_name = thread_name
+        self._thread_name, self._clock = thread_name, clock or MonotonicClock()
         self._file = path.open("ab", buffering=0)
         self.num_file_bytes = path.stat().st_size  # size of the file; to be read only
         self.num_rotations = 0  # how often it was rotated; to be read only
@@ -72,7 +76,8 @@ class LineWriter:
         self._num_spare_bytes = 0  # of lines that are not essential, among these
         self._num_dropped = 0
         self._is_writing = False
-        self._is_closing = self._has_failed = False
+        self._write_began_s = 0.0
+        self._is_closing = self._has_failed = self._has_told_hang = False
         self._thread: threading.Thread | None = None
 
     def write(self, text: bytes, *, is_essential: bool) -> None:
@@ -143,6 +148,15 @@ class LineWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
             self._thread.start()
+        lasts_s = self._clock.now() - self._write_began_s
+        if self._is_writing and lasts_s > HANGS_S and not (self._has_failed or self._has_told_hang):
+            self._has_told_hang = True
+            logger.warning(
+                "%s has taken nothing for %.0f s: the disk hangs; the job goes on, and what is beyond %d MiB is lost",
+                self._path,
+                lasts_s,
+                self._max_waiting_bytes >> 20,
+            )
         self._change.notify_all()
 
     def _make_room(self, num_bytes: int, is_essential: bool) -> None:
@@ -185,7 +199,7 @@ class LineWriter:
             self._change.wait_for(lambda: self._waiting or self._num_dropped or self._is_closing)
             if not (self._waiting or self._num_dropped):
                 return None
-            self._is_writing = True
+            self._is_writing, self._write_began_s = True, self._clock.now()
             batch: list[_Line] = []
             num_bytes = 0
             if self._num_dropped:
@@ -225,7 +239,7 @@ class LineWriter:
                 self._change.notify_all()
             return False
         self.num_file_bytes += len(text)
-        self._has_failed = False
+        self._has_failed = self._has_told_hang = False
         return True
 
     def _rotate(self) -> None:

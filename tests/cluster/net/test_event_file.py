@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from chicle_elastic.clock import VirtualClock
 from chicle_elastic.cluster.net.event_file import DROPPED, PLENTIFUL, SUFFIX, EventFile, EventTail, read_events
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring import line_writer
 from chicle_elastic.monitoring.line_writer import NUM_KEPT, LineWriter, newest_first
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 NODE = NodeId("n0")
 
@@ -139,6 +140,24 @@ def test_essential_lines_are_bounded_as_well(tmp_path: Path, disk: Disk) -> None
     come = [line["number"] for line in lines if "number" in line]
     assert come[-1] == 49_999
     assert sum(line.get("count", 0) for line in lines) == 50_000 - len(come)
+
+
+def test_a_disk_that_hangs_is_told_of_once(tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    """By the one who writes the next line."""
+    clock = VirtualClock()
+    path = tmp_path / f"n0{SUFFIX}"
+    writer = LineWriter(path, told_of_drops=lambda count: b"", clock=clock)
+    writer.write(b'"' + b"x" * (1 << 20) + b'"\n', is_essential=True)
+    assert comes(lambda: writer._is_writing, 10)
+    writer.write(b"1\n", is_essential=True)
+    assert not caplog.messages
+    clock.advance(11.0)
+    for _ in range(3):
+        writer.write(b"1\n", is_essential=True)
+    told = f"{path} has taken nothing for 11 s: the disk hangs; the job goes on, and what is beyond 16 MiB is lost"
+    assert caplog.messages == [told]
+    disk.recover()
+    writer.close()
 
 
 def test_the_end_of_a_process_does_not_wait_for_ever(
