@@ -15,7 +15,7 @@ INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input 
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-linear bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-loop bench-hosts bench-heartbeats bench-scale chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-linear bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-loop bench-hosts bench-idle bench-heartbeats bench-scale chaos test-chaos test-gpu test-hosts test-slurm test-alerts test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -98,6 +98,9 @@ bench-loop: $(VENV)/.chicle-test  ## Measure what changes cost a training loop o
 bench-hosts: $(VENV)/.chicle-test  ## Measure the same on several hosts, over links of several rates and round trips (needs root, iproute2)
 	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md hosts $(ARGS)
 
+bench-idle: $(VENV)/.chicle-test  ## Measure what an agent costs beside its task: processor, memory, packets
+	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md idle $(ARGS)
+
 bench-heartbeats: $(VENV)/.chicle-test  ## Measure how late heartbeats are with stopped tasks, hung disks and long plans (needs root)
 	$(RUN) -m benchmarks.page docs/benchmarks/elastic.md heartbeats $(ARGS)
 
@@ -147,6 +150,13 @@ test-slurm: $(VENV)/.chicle-test  ## Members of a job array on a Slurm of the te
 	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM_PACKAGES)) || \
 	  echo "Slurm's packages cannot be installed here, so its tests are skipped" >&2
 	$(RUN) -m pytest -m slurm tests/slurm $(ARGS)
+
+PROMETHEUS := $(abspath $(VENV))/prometheus
+test-alerts: $(VENV)/.chicle-test  ## Alert rules by real faults (unpacks Debian's package of Prometheus, for its promtool)
+	command -v promtool >/dev/null || test -x $(PROMETHEUS)/usr/bin/promtool || \
+	  (mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && apt-get update -qq && apt-get download -qq prometheus && dpkg -x prometheus_*.deb .) || \
+	  echo "Prometheus' package cannot be had here, so the test of the alerts is skipped" >&2
+	PATH="$$PATH:$(PROMETHEUS)/usr/bin" $(RUN) -m pytest tests/cluster/agent/test_alerts.py $(ARGS)
 
 test-processors: $(VENV)/.chicle-test  ## Solvers and estimators under each OpenBLAS kernel that this processor can run (ARGS=--short)
 	$(RUN) -m tests.processors -n $(JOBS) --dist loadfile $(ARGS)

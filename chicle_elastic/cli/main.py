@@ -36,6 +36,9 @@ class Command:
 COMMANDS = {
     "attach": Command("torchx_components.commands.attach", "follow a job of a cluster until it is over"),
     "convert": Command("chicle_elastic.cli.convert", "turn a data file into a folder of chunks"),
+    "dashboards": Command(
+        "chicle_elastic.cli.dashboards", "write a dashboard for Grafana and alert rules for Prometheus"
+    ),
     "doctor": Command("chicle_elastic.cli.doctor", "show what this node can do, and what to install for the rest"),
     "drain": Command("torchx_components.commands.drain", "have a member of a job hand over its chunks and leave"),
     "evaluate": Command("chicle_elastic.cli.evaluate", "run the paper's evaluation, on your own files"),

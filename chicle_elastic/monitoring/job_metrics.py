@@ -25,6 +25,7 @@ Line: TypeAlias = Mapping[str, Any]
 class Metrics:
     """What an agent has seen of its job."""
 
+    round: int = 0  # the last one that was formed; 0 for none
     members: tuple[str, ...] = ()  # of the round
     iteration: int = 0  # the last one that has ended; 0 for none
     iterations: int = 0  # that have ended
@@ -48,6 +49,9 @@ class Metrics:
     checkpoint_iteration: int = 0  # of the newest one
     pause_reason: str = ""  # why nothing goes on; "" while it does
     end_reason: str = ""  # why the job is over; "" while it is not
+    task_deaths: int = 0  # of the task of this agent
+    expulsions: int = 0  # how often this agent was declared dead while it was alive
+    is_store_reachable: bool = True  # whether the rendezvous store answers this agent
 
 
 class JobMetrics:
@@ -67,7 +71,7 @@ class JobMetrics:
         known = self._metrics
         match line["kind"]:
             case "round":
-                self._metrics = replace(known, members=tuple(line["members"]))
+                self._metrics = replace(known, round=line["round"], members=tuple(line["members"]))
             case "iteration":
                 self._metrics = _after_iteration(known, line)
             case "joined" | "noticed" | "lost" as kind:
@@ -87,6 +91,12 @@ class JobMetrics:
                 self._metrics = replace(known, pause_reason="")
             case "finished":
                 self._metrics = replace(known, pause_reason="", end_reason=line["reason"])
+            case "task_died":
+                self._metrics = replace(known, task_deaths=known.task_deaths + 1)
+            case "expelled":
+                self._metrics = replace(known, expulsions=known.expulsions + 1)
+            case "store":
+                self._metrics = replace(known, is_store_reachable=line["is_reachable"])
 
     def status(self) -> dict[str, Any]:
         """The latest metrics as JSON values, for `metrics_of`; JSON has no figures that are not finite."""

@@ -95,10 +95,10 @@ class LocalAgents:
         self._environ = {**(environ or {}), **({"TMPDIR": str(temporary)} if temporary else {})}
         self._secret_file = folder / "job.secret"
         JobSecret.load_or_create(self._secret_file)
-        self._store: StoreServer | None = None
+        self.store: StoreServer | None = None
         if endpoint is None:
-            self._store = StoreServer()
-            endpoint = self._store.endpoint
+            self.store = StoreServer()
+            endpoint = self.store.endpoint
         self.endpoint = endpoint
 
     def start(
@@ -152,8 +152,8 @@ class LocalAgents:
         for agent in self.agents.values():
             agent.process.kill_all()
             agent.process.close()
-        if self._store is not None:
-            self._store.close()
+        if self.store is not None:
+            self.store.close()
 
 
 def start_all(cluster: LocalAgents, count: int) -> list[AgentProcess]:

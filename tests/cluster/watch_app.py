@@ -1,8 +1,11 @@
 """A job whose solver may break the contract in a way that its own task cannot see; started by agents.
 
 python -m chicle_elastic.launch ... tests/cluster/watch_app.py FOLDER [SKIP_FROM]
+
+An iteration of a node takes 20 ms, or WATCH_APP_S of its environment in seconds.
 """
 
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Budget, Context, Solver, Trainer, Update
 
+ITERATION_S = float(os.environ.get("WATCH_APP_S", "0.02"))
+
 
 class LazySolver(Solver):
     """Reads every chunk but the first, and says that the budget was spent, from one iteration on."""
@@ -26,7 +31,7 @@ class LazySolver(Solver):
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """Sum up nothing, slowly."""
-        time.sleep(0.02)
+        time.sleep(ITERATION_S)
         is_lazy = 0 < self._skip_from <= budget.iteration
         chunks = sorted(self.chunks.values(), key=lambda chunk: chunk.id)[is_lazy:]
         samples = sum(len(chunk.read().targets) for chunk in chunks)

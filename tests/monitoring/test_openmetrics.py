@@ -62,7 +62,7 @@ def test_an_agent_that_has_seen_nothing_has_metrics() -> None:
 def test_iterations_add_up() -> None:
     """Counters are sums; gauges are those of the last iteration, figures those that were known last."""
     first = iteration(1, figures={"duality_gap": 0.5, "objective": 1.0})
-    found = values(told({"kind": "round", "members": ["n0", "n1"]}, first, iteration(2)))
+    found = values(told({"kind": "round", "round": 1, "members": ["n0", "n1"]}, first, iteration(2)))
     expected = {
         "chicle_members": 2,
         "chicle_first_member": 1,
@@ -123,7 +123,7 @@ def test_a_pause_has_its_reason_until_it_is_over() -> None:
 
 def test_checkpoints_and_the_end_are_there() -> None:
     """And another node is not the first member."""
-    lines = [{"kind": "round", "members": ["n1", "n0"]}, {"kind": "checkpoint", "iteration": 7}]
+    lines = [{"kind": "round", "round": 3, "members": ["n1", "n0"]}, {"kind": "checkpoint", "iteration": 7}]
     found = values(told(*lines, {"kind": "finished", "reason": "converged"}))
     assert found["chicle_checkpoints_total"] == 1
     assert found["chicle_checkpoint_iteration"] == 7
