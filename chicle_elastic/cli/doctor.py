@@ -3,7 +3,8 @@
 It changes nothing, and contacts no other host but with --peer, which tries each step of joining a job whose rendezvous
 store is on another host, and exits with 1 when one fails. A transport that cannot be used is no error: the exit code is
 0, and the line says exactly why it cannot. Run it on a compute node, inside of the job's container: the login node may
-have other devices and other limits.
+have other devices and other limits. With --log it says what to do about the warnings and errors in what an agent has
+printed.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from dataclasses import asdict
 
 from chicle_elastic import __version__
 from chicle_elastic.cgroups import memory_headroom
+from chicle_elastic.cli.agent_lines import explained
 from chicle_elastic.cli.job_agents import add_peer_arguments
 from chicle_elastic.cli.peer_check import NO, YES, Finding, check_peer
 from chicle_elastic.cli.progress import format_bytes
@@ -52,11 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "try step by step whether this host can join the job whose rendezvous store is there; run it on each host",
     )
+    log = argparse.FileType(errors="replace")
+    parser.add_argument("--log", type=log, metavar="FILE", help="explain what an agent has printed there; - for stdin")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; 1 when a step towards a peer has failed."""
+    if arguments.log is not None:
+        with arguments.log:
+            for line, advice in explained(arguments.log):
+                print(f"{line}\n    -> {advice}")
+        return 0
     if arguments.peer:
         findings = check_peer(arguments.peer, secret_file=arguments.secret_file, tls=arguments.tls)
         return int(any(finding.verdict == NO for finding in _show(findings, is_json=arguments.json)))
