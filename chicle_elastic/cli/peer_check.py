@@ -7,6 +7,7 @@
     tls         with --tls: certificate, key and CA of this host go together
     link NODE   the agent of a node answers, and proves the secret, where agents tell each other what happens
     chunks NODE the same where chunks are fetched, with the throughput of a second
+    version NODE  the agent has the version of Chicle that is installed here; it refuses any other
     clock NODE  how far the clock of that host is from this one's; nothing depends on it
 
 A step that fails says what to do, and those that need it are left out. It takes no part in the job: it reads the store,
@@ -16,10 +17,12 @@ greets agents and fetches bytes that it throws away.
 import contextlib
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from chicle_elastic import __version__
 from chicle_elastic.cli.job_agents import CONNECT_S, connect, find_secret, greet, nodes_by_job
 from chicle_elastic.cli.progress import format_bytes
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
@@ -157,7 +160,13 @@ def _check_agent(
         f"the agent at {address} has proven the secret{'' if tls is None else ' inside of TLS'}{hint}",
     )
     job = hello.get("job")
-    has_tls_bulk = isinstance(job, dict) and job.get("tls_bulk") is True
+    parameters: Mapping[str, Any] = job if isinstance(job, dict) else {}
+    has_tls_bulk = parameters.get("tls_bulk") is True
+    version = parameters.get("version")
+    remedy_of_version = "" if version == __version__ else f", and here {__version__}: install one version on every node"
+    yield Finding(
+        f"version {node}", NO if remedy_of_version else YES, f"the agent has Chicle {version}{remedy_of_version}"
+    )
     try:
         yield Finding(f"chunks {node}", *_fetch(endpoints.tcp, secret, tls if has_tls_bulk else None))
     except ChicleError as error:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from chicle_elastic import __version__
 from chicle_elastic.cgroups import memory_headroom
 from chicle_elastic.cluster.agent import effect_executor, membership
 from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
@@ -114,6 +115,7 @@ def build_components(
             patience_s=options.patience_s,
             may_begin_anew=options.may_begin_anew,
             job={
+                "version": __version__,  # all agents fold one log, and have to come to the same effects
                 "seed": declared.seed,
                 "chunks": len(declared.rows),
                 "rows": declared.num_rows,

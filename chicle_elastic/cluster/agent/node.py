@@ -45,7 +45,7 @@ TURN_S = 1.0
 FAREWELL_S = 3.0
 REST_S = 0.2  # time that a node waits when it has handed all chunks over: other nodes of its host are inside a boundary
 TASK_END_S = 30.0
-READY_S = 0.05
+READY_S, READY_LAST_S = 0.05, 1.0  # how often to look whether this node can join: ever later
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,8 @@ class Node:
             on_message=self._on_task_message,
             on_gone=self._task_is_gone,
         )
-        self._status_line = StatusLine(loop, self._node, self._status) if options.shows_status else None
+        write = logger.info if options.has_json_log else None
+        self._status_line = StatusLine(loop, self._node, self._status, write=write) if options.shows_status else None
         self._quorum_timeout = QuorumTimeout(loop, options.patience_s, self._give_up)
         self._store: ChunkStore | None = None
         self._components: Components | None = None
@@ -450,13 +451,14 @@ class Node:
         is_quiet = self._components is not None and self._components.memory.is_quiet
         return self._is_ready and is_quiet and not self._is_noticed and not self._is_leaving
 
-    def _announce(self) -> None:
-        """Join as soon as the task, the memory and the links are ready."""
+    def _announce(self, after_s: float = READY_S) -> None:
+        """Join as soon as the task, the memory and the links are ready; a link and each message of the log make this
+        node try as well (`membership`)."""
         if self._components is None or self._is_leaving or not self._is_ready or self._end is not None:
             return
         self._components.membership.announce()
         if self._node not in self._components.membership.log.snapshot().present:
-            self._loop.later(READY_S, self._announce)
+            self._loop.later(after_s, lambda: self._announce(min(2 * after_s, READY_LAST_S)))
 
     def _rejoin(self) -> None:
         if not self._wants_rejoin or self._is_leaving or self._end is not None:

@@ -27,8 +27,9 @@ from typing import Any
 from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.components import NodeContext
 from chicle_elastic.cluster.agent.node import TASK_END_S, Node
-from chicle_elastic.cluster.agent.node_protocols import Launcher, ResourceLink, TaskEnd
+from chicle_elastic.cluster.agent.node_protocols import Launcher, ResourceLink
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.cloud_notices import NoticeWatch, grace_of
 from chicle_elastic.cluster.net.event_file import EventFile
@@ -43,6 +44,7 @@ from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.monitoring.job_metrics import JobMetrics
+from chicle_elastic.monitoring.json_log import json_log
 from chicle_elastic.monitoring.openmetrics import CONTENT_TYPE, text_of
 from chicle_elastic.monitoring.recording_file import RecordingFile, new_recording
 from chicle_elastic.runtime.control.channel import new_address
@@ -69,7 +71,8 @@ class NodeAgent(Launcher):
 
     def __init__(self, *, entry: JobEntry, options: NodeOptions, command: Sequence[str], restarts: int) -> None:
         self.has_left = False
-        self.restarts_left = restarts  # how often the agent may still restart the task after a crash
+        self.max_restarts = restarts  # how often the agent may restart the task after crashes
+        self.restarts_left = restarts
         self.memory_kills = MemoryKills()
         self.resources: ResourceLink | None = None
         self._entry, self._options, self._command = entry, options, tuple(command)
@@ -88,6 +91,8 @@ class NodeAgent(Launcher):
         with contextlib.ExitStack() as stack:
             board = stack.enter_context(ClusterBoard(options.log_dir, options.node, command=self._command))
             metrics = JobMetrics(options.node, entry.run_id)
+            if options.has_json_log:
+                stack.enter_context(json_log(metrics))
             server = MetricsServer(options.metrics, functools.partial(text_of, metrics), content_type=CONTENT_TYPE)
             url = stack.enter_context(server).url
             told = [metrics.take] if options.log_dir is None else [metrics.take, board.write]
@@ -152,7 +157,7 @@ class NodeAgent(Launcher):
             notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))
             with (
                 _quick_turns(),
-                _signals_call({**notice, DEBUG_STATE_SIGNAL: lambda: loop.soon(node.write_debug_state)}),
+                signals_call({**notice, DEBUG_STATE_SIGNAL: lambda: loop.soon(node.write_debug_state)}),
             ):
                 hand_over()  # no task ran before: until now a signal has ended this process at once
                 end = node.run()
@@ -223,7 +228,7 @@ def _quick_turns() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+def signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
     """Within this, each signal calls its function, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

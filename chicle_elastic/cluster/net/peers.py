@@ -63,6 +63,16 @@ def node_of(life: str) -> NodeId:
     return NodeId(life.rpartition("#")[0])
 
 
+def _difference(node: NodeId, theirs: Any, own: NodeId, ours: Mapping[str, Any]) -> str:
+    """Return what an agent is told whose job has other parameters."""
+    theirs = theirs if isinstance(theirs, dict) else {}
+    names = sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name))
+    told = ", ".join(
+        f"{name} is {str(theirs.get(name))[:200]} at {node} and {ours.get(name)} at {own}" for name in names
+    )
+    return f"its job has other parameters ({told}); start all nodes alike, and with the same version of Chicle"
+
+
 @dataclass(slots=True, eq=False)
 class Peer:
     """Another agent at the other end of a link."""
@@ -353,8 +363,7 @@ class PeerLinks:
         peer.round_store = store
         job = message.get("job")
         if job != dict(self._job):
-            reason = f"its job has the parameters {job}, and this one {dict(self._job)}; start all nodes alike"
-            self._refuse(peer, reason)
+            self._refuse(peer, _difference(peer.node, job, node_of(self.life), self._job))
             return
         self._greeted(peer)
         if peer.node in self._peers:

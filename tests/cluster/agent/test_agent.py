@@ -131,6 +131,22 @@ def test_a_silent_host_is_left_behind_and_joins_again(cluster: LocalAgents, is_l
 
 
 @pytest.mark.chaos
+def test_sums_that_are_cut_without_a_reset_go_on_over_new_connections(tmp_path: Path) -> None:
+    """As by a firewall that has forgotten them; the links of the agents are whole, so no node is lost."""
+    script = svm_script(tmp_path, "--min-ms", "20", "--tol", "0", "--cut-file", str(tmp_path / "cut"))
+    with LocalAgents(tmp_path, script=script) as cluster:
+        agents = start_all(cluster, 3)
+        here = len(agents[0].events())
+        (tmp_path / "cut").touch()
+        broken = agents[0].wait_for("broken", after=here)  # its task has the callback, and so cuts
+        assert "the connection to the task of n" in broken["reason"]
+        assert "was cut: nothing was acknowledged for" in broken["reason"]
+        agents[0].wait_for_members(3)
+        agents[0].assert_none("lost")
+        end_all(cluster, agents)
+
+
+@pytest.mark.chaos
 def test_the_task_of_a_dead_agent_ends(cluster: LocalAgents) -> None:
     """There are no orphans: the end of the control channel ends the task."""
     first, victim = start_all(cluster, 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.cluster.agent import components
 from chicle_elastic.cluster.agent.quorum_timeout import QuorumTimeout
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.runtime.training.job import Job
@@ -62,6 +63,11 @@ def speak_other_version() -> None:
     wire.VERSION += 1
 
 
+def be_next_patch_release() -> None:
+    """It speaks the same protocol, and its scheduler may come to other effects."""
+    components.__version__ = "0.1.99"
+
+
 def test_nodes_that_cannot_take_part_end_and_the_others_go_on(tmp_path: Path) -> None:
     """Each says why, with exit code 1, and was never a member; nobody lost an iteration to it."""
     with make_cluster(tmp_path) as cluster:
@@ -72,6 +78,7 @@ def test_nodes_that_cannot_take_part_end_and_the_others_go_on(tmp_path: Path) ->
             "the system refused it (File too large)": cluster.start("x2", before=take_away_memory),
             f"speaks version {wire.VERSION} of the wire protocol and this process version {wire.VERSION + 1}; install "
             "the same version of chicle-elastic on every node": cluster.start("x3", before=speak_other_version),
+            "version is 0.1.99 at x4 and": cluster.start("x4", before=be_next_patch_release),
         }
         for complaint, stranger in strangers.items():
             assert stranger.wait_for_end() == 1, complaint

@@ -1,17 +1,21 @@
 """The launcher as a program."""
 
+import json
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
-from chicle_elastic.cluster.rendezvous.store import connect_store
+from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.transports.secret import JobSecret
+from tests.cluster.cluster_harness import SCRIPT
 from tests.programs import run
 from tests.timeouts import timeout_s
 
+MOST_KIB = 80 << 10
 LAUNCH = [sys.executable, "-m", "chicle_elastic.launch"]
 
 
@@ -57,6 +61,41 @@ def test_a_mistake_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     ended = run(*LAUNCH, *options, "train.py", code=2)
     assert "nowhere.secret cannot be read" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_an_agent_has_no_torch_and_is_small(tmp_path: Path) -> None:
+    """It waits for a second node, with an event file, a recording and metrics; its task is another process."""
+    JobSecret.create(tmp_path / "job.secret")
+    with StoreServer() as store:
+        options = ["--nnodes", "2", "--name", "n0", "--rdzv-endpoint", store.endpoint, "--metrics", "0"]
+        options += ["--secret-file", str(tmp_path / "job.secret"), "--log-dir", str(tmp_path)]
+        with subprocess.Popen([*LAUNCH, *options, str(SCRIPT), "--out", str(tmp_path)], stderr=subprocess.PIPE) as node:
+            assert node.stderr is not None
+            while b"n0: waits for 1 more node of 2" not in (line := node.stderr.readline()) and line:
+                pass
+            process = Path(f"/proc/{node.pid}")
+            maps, status = ((process / name).read_text() for name in ("maps", "status"))
+            node.send_signal(signal.SIGINT)
+            node.communicate(timeout=timeout_s(30))
+    assert node.returncode == 128 + signal.SIGINT
+    assert "libtorch" not in maps
+    [resident_kib] = re.findall(r"VmRSS:\s+(\d+) kB", status)
+    assert int(resident_kib) <= MOST_KIB
+
+
+def test_the_log_of_an_agent_may_be_lines_of_json(tmp_path: Path) -> None:
+    """Each has the job, the node and the round; a traceback is a field."""
+    JobSecret.create(tmp_path / "job.secret")
+    with StoreServer() as store:
+        options = ["--name", "n0", "--rdzv-endpoint", store.endpoint, "--json-log", "--rdzv-id", "job7"]
+        options += ["--secret-file", str(tmp_path / "job.secret")]
+        ended = run(*LAUNCH, *options, str(SCRIPT), "--out", str(tmp_path), "--raise-at", "1", code=1)
+    lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert {(line["job"], line["node"]) for line in lines} == {("job7", "n0")}
+    assert "chicle: n0: joined: 1 node in the job" in [line["message"] for line in lines]
+    [failed] = [line for line in lines if line["level"] == "ERROR" and "the task of n0 has failed" in line["message"]]
+    assert failed["round"] == 1
+    assert "the user's code is at fault" in failed["message"]
 
 
 def test_the_installed_entry_point_is_the_handler_of_the_checkout() -> None:
