@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from torch.distributed import TCPStore
+
 from benchmarks.elastic_laps import Lap, LapReader
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.settings import THREAD_LIMITS
@@ -97,7 +99,11 @@ class Side:
         self.folder, self.iteration_ms = folder, iteration_ms
         self.nodes: list[Node] = []
         self._all: list[Node] = []
-        self.store = StoreServer()
+        self.store: StoreServer | StockStore = self.new_store()
+
+    def new_store(self) -> "StoreServer | StockStore":
+        """Where the nodes find each other."""
+        return StoreServer()
 
     def command(self, name: str) -> list[str]:
         """How to start a node."""
@@ -156,10 +162,26 @@ class Chicle(Side):
         return launcher(self, name, self.store.endpoint, self._data)
 
 
+class StockStore:
+    """A store in this process that torchrun can talk to."""
+
+    def __init__(self) -> None:
+        self._store: TCPStore | None = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.endpoint = f"127.0.0.1:{self._store.port}"
+
+    def close(self) -> None:
+        """End it."""
+        self._store = None
+
+
 class Stock(Side):
     """torchrun as it comes with torch."""
 
     name = "stock torchrun"
+
+    def new_store(self) -> StockStore:
+        """One of torch's own."""
+        return StockStore()
 
     def command(self, name: str) -> list[str]:
         """torchrun."""

@@ -64,8 +64,8 @@ class Loop:
         rate_of_nodes: Factor of the learning rate by the number of nodes; by default the number itself.
         local_steps: Steps that each node takes alone between two averages.
         outer_rate: Of the step that is made of an average.
-        outer_momentum: Nesterov's momentum of that step. "auto" grows with the nodes (`OuterStep.of_tasks`); 0 with a
-            rate of 1 takes the average.
+        outer_momentum: Nesterov's momentum of that step. "auto" grows with the nodes (`OuterStep.of_tasks`) for
+            optimizers of Adam's kind, and takes the average for others; so does 0 with a rate of 1.
 
     Raises:
         UsageError: The options cannot work, the optimizer has parameters that the model has not, or the data set has no
@@ -380,10 +380,11 @@ class Loop:
         if self._outer_momentum != "auto":
             return OuterStep(rate=self._outer_rate, momentum=self._outer_momentum)
         groups = self._optimizer.param_groups
-        momentum = max(max(group.get("momentum", 0.0), *group.get("betas", (0.0,))[:1]) for group in groups)
-        # As many local steps as their own momentum remembers: with fewer, the two momenta swing together.
-        is_long = round(self._plan.local_steps * (1.0 - float(momentum)), 6) >= 1.0
-        return OuterStep.of_tasks(len(self._seat.workers), self._outer_rate) if is_long else OuterStep()
+        # Two momenta swing together: the steps have to be of Adam's kind, whose length does not grow with their
+        # momentum, and as many as that remembers.
+        betas = [float(group["betas"][0]) for group in groups if "betas" in group]
+        is_calm = len(betas) == len(groups) and round(self._plan.local_steps * (1.0 - max(betas)), 6) >= 1.0
+        return OuterStep.of_tasks(len(self._seat.workers), self._outer_rate) if is_calm else OuterStep()
 
     def _changed(self, members: tuple[str, ...]) -> None:
         for callback in self._callbacks:
