@@ -244,7 +244,7 @@ def _fit_alone(
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
     source, max_iter = training.source, int(estimator.max_iter)
-    if not (isinstance(trainer, LinearTrainer | RegressionTrainer) and trainer.tol > 0):
+    if not isinstance(trainer, LinearTrainer | RegressionTrainer):
         return None, None
     descends = isinstance(trainer, LinearTrainer) or isinstance(trainer.loss, EpsilonInsensitive)
     if not (descends and isinstance(source, ArraySource) and needs_no_job(estimator)):
@@ -254,7 +254,7 @@ def _fit_alone(
     accounts = Accounts(source.chunk_rows)
     last: Look | None = None
     best: tuple[Array, Report, Array | None] | None = None
-    is_interrupted, gap = False, math.inf
+    is_interrupted, is_converged, gap = False, False, math.inf
     try:
         with one_blas_thread():
             for last in looks(trainer, source, seed=seed, max_iterations=max_iter):
@@ -263,13 +263,14 @@ def _fit_alone(
                 if last.report.is_certificate and (best is None or found <= gap):
                     gap = found
                     best = last.model, last.report, last.duals() if keep_state else None
-                if gap <= trainer.tol:
+                is_converged = trainer.tol > 0.0 and gap <= trainer.tol
+                if is_converged:
                     break
     except KeyboardInterrupt:
         if last is None:  # nothing that could be returned
             raise
         is_interrupted = True
-    if last is None or not (gap <= trainer.tol or len(accounts.history) == max_iter or is_interrupted):
+    if last is None or not (is_converged or len(accounts.history) == max_iter or is_interrupted):
         return None, last
     model, certificate, state = best or (last.model, None, last.duals() if keep_state else None)
     if "coordinate descent" not in trainer.method(source.schema, 1):  # a job would not have begun with it

@@ -77,13 +77,23 @@ def test_a_job_goes_on_where_passes_do_not_get_on():
     assert "Newton" in model.history_.method, "the history is that of the job"
 
 
-@pytest.mark.parametrize(
-    "params", [JOB, {"runtime": InProcess()}, {"verbose": 1}, {"tol": 0.0, "max_iter": 9}], ids=str
-)
+@pytest.mark.parametrize("params", [JOB, {"runtime": InProcess()}, {"verbose": 1}], ids=str)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_job_that_was_asked_for_is_one(params):
     """It goes by Newton's method."""
     assert "Newton" in ChicleSVR(random_state=0, **params).fit(*scaled(load_diabetes)).history_.method
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("max_iter", [1, 200])
+def test_a_fit_without_a_tol_uses_all_iterations_and_comes_to_rounding(max_iter):
+    """Newton's method of a job begins anew whenever it is there, and may end anywhere."""
+    rng = np.random.default_rng(42)
+    X, y = rng.random((15, 30)), rng.integers(0, 3, 15).astype(float)
+    for weights in (None, rng.integers(0, 5, 15)):
+        model = ChicleSVR(tol=0.0, max_iter=max_iter, random_state=0).fit(X, y, sample_weight=weights)
+        assert model.n_iter_ == max_iter
+        assert model.duality_gap_ <= 1e-10
 
 
 def test_parts_of_a_pipeline_or_search_need_none():

@@ -170,7 +170,7 @@ class CoordinatePasses:
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
                 self._learn(visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
-            if done >= enough or self.is_newton or self.is_near or budget.is_spent():
+            if done >= enough or self.is_newton or self.is_near or self._last_gap <= SLIGHT or budget.is_spent():
                 break
         if is_small or num_passes > 1:
             samples = count_all(self._local.chunks)
