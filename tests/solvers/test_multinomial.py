@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -152,6 +153,42 @@ def test_one_block_is_exact_where_all_classes_are_equally_likely():
     found = solved(scale * packed, r)
     np.testing.assert_allclose(hessian(X, p, upper) @ found.ravel(), r.ravel(), atol=1e-9)
     np.testing.assert_allclose(found.sum(axis=0), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("K", "count"), [(2, 2), (2, 1), (3, 3), (3, 1), (5, 5)])
+@pytest.mark.parametrize("D", [2, 3, 5])
+def test_factors_of_rough_sums_take_half_of_the_room(K, count, D):
+    """One for each class or one for all, also where their values do not come in pairs."""
+    rng = np.random.default_rng(K)
+    rows = rng.normal(size=(count, 20, D))
+    blocks = np.concatenate([(part.T @ part)[np.tril_indices(D)] for part in rows])
+    ridge = np.tile([1.0] * (D - 1) + [0.0], (K, 1))
+    exact, rough = (factored(blocks, np.zeros(0), ridge, np.ones(K), is_rough=is_rough) for is_rough in (False, True))
+    assert len(exact[1]) == 1 + len(blocks)
+    assert len(rough[1]) == 1 + (len(blocks) + 1) // 2
+    r = rng.normal(size=(K, D))
+    found, expected = preconditioned(r, *rough), preconditioned(r, *exact)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert not np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("C", "most_blocks"), [(1.0, 8), (100.0, 10)])
+def test_a_fit_takes_no_more_memory_than_a_few_blocks(C, most_blocks):
+    """Those of a pass, of a step and of the state before and after it; with a large C products of many steps, too."""
+    rng, (n, d, K) = np.random.default_rng(0), (700, 640, 40)
+    y = rng.integers(0, K, n)
+    X = 2.0 * rng.normal(size=(n, d)) + 1.5 * rng.normal(size=(K, d))[y]
+    source = ArraySource((X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float16), y)
+    job = Job(trainer=MultinomialTrainer(C=C), source=source, max_iterations=200)
+    InProcess().run(job)  # which loads kernels
+    tracemalloc.start()
+    try:
+        outcome = InProcess().run(job)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert outcome.certificate is not None
+    assert peak_bytes < most_blocks * 8 * (d + 1) * (d + 2) // 2
 
 
 @pytest.mark.parametrize("has_intercept", [True, False])

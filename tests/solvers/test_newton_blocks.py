@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from chicle_elastic.solvers.linear.newton import blocks as blocks_module
 from chicle_elastic.solvers.linear.newton import conjugate
@@ -110,23 +111,32 @@ def test_a_sample_is_the_same_for_any_number_of_tasks(kind):
 
 
 def test_pairs_satisfy_the_last_secant_equation():
-    """Whatever the block is; more pairs than are kept leave the oldest out."""
+    """Whatever the block is; more pairs than are kept leave the oldest out. Whole numbers are the same in float32."""
     rng = np.random.default_rng(0)
-    A = rng.normal(size=(12, 5))
+    A = rng.integers(-3, 4, size=(12, 5)).astype(float)
     H = np.eye(5) + A.T @ A
     known = np.zeros(0)
     for _ in range(conjugate.KEPT_PRODUCTS + 3):
-        step = rng.normal(size=5)
+        step = rng.integers(-9, 10, size=5) + 0.5
         known = conjugate.appended(known, step, H @ step)
         np.testing.assert_allclose(conjugate.solve(known, H @ step, lambda vector: 0.1 * vector), step, rtol=1e-9)
-    assert len(known) == 2 * 5 * conjugate.KEPT_PRODUCTS
+    assert len(known) == 5 * conjugate.KEPT_PRODUCTS
     # Along steps that do not disturb each other, all that there is to learn is learnt.
-    known = np.zeros(0)
-    for step in np.linalg.eigh(H)[1].T:
+    known, steps = np.zeros(0), scipy.linalg.hadamard(4).astype(float)
+    H = steps @ np.diag([1.0, 2.0, 5.0, 9.0]) @ steps
+    for step in steps:
         known = conjugate.appended(known, step, H @ step)
-    vector = rng.normal(size=5)
+    vector = rng.normal(size=4)
     found = conjugate.solve(known, vector, lambda v: v / np.diag(H))
     np.testing.assert_allclose(found, np.linalg.solve(H, vector), rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_a_pair_that_float32_does_not_hold_is_left_out(scale):
+    """Its product is 0 or infinite there; those of before stay."""
+    before = conjugate.appended(np.zeros(0), np.ones(2), np.ones(2))
+    with np.errstate(over="ignore"):  # as in `advance`
+        assert conjugate.appended(before, np.full(2, scale), np.full(2, scale * scale)) is before
 
 
 @pytest.mark.parametrize("size", [1, 7, 520])

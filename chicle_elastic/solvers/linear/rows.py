@@ -79,9 +79,12 @@ class NewtonRows:
         (K, n), from their numbers and scores. Without `which` all rows count. Rough products may be in float32.
         """
         total, sums, dtype = np.zeros(vectors.shape), np.zeros(len(vectors)), _dtype(is_rough and self.converts)
+        has_scores = vectors[:, :-1].any()
         for part, rows in self._blocks(which, dtype):
             width = rows.shape[1]
-            scores = (vectors[:, :width].astype(dtype, copy=False) @ rows.T).astype(np.float64, copy=False)
+            scores = np.zeros((len(vectors), rows.shape[0]))
+            if has_scores:
+                scores = (vectors[:, :width].astype(dtype, copy=False) @ rows.T).astype(np.float64, copy=False)
             if width < self.num_columns:
                 scores += self._intercept * vectors[:, -1:]
             weights = curve(part, scores)

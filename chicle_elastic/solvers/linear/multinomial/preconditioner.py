@@ -12,7 +12,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
-from chicle_elastic.solvers.linear.products import ALL, cholesky_solve, pack, packed_diagonal, unpack
+from chicle_elastic.solvers.linear.products import ALL, pack, packed_diagonal, packed_factor, packed_solve, unpack
 from chicle_elastic.solvers.linear.progress import NOTHING
 
 
@@ -29,35 +29,46 @@ def mean_weights(p: Array, upper: Array) -> Array:
     return np.asarray(upper * (1.0 - np.einsum("kn,kn->n", p, p)) / (len(p) - 1.0))[np.newaxis]
 
 
-def factored(blocks: Array, diagonal: Array, ridge: Array, shares: Array) -> tuple[Array, Array]:
-    """Find the diagonals, shape (K, D), and the factors of the blocks scaled by these, packed: one per class or one.
+def factored(
+    blocks: Array, diagonal: Array, ridge: Array, shares: Array, *, is_rough: bool = False
+) -> tuple[Array, Array]:
+    """Find the diagonals, shape (K, D), and the number of factors of blocks scaled by these and the factors, flat.
 
     `blocks` are packed, one per class or one for all, flat; or there are their diagonals. A single block is `shares`
-    times that of each class, 1 on average, shape (K,).
+    times that of each class, 1 on average, shape (K,). Factors of rough sums are found in float32, and two values are
+    kept in the place of one, as pairs of conjugate gradients are.
     """
     K, D = ridge.shape
     if not len(blocks):
         return ridge + np.maximum(diagonal.reshape(-1, D), 0.0), NOTHING
-    identity, diagonals, factors = np.zeros(D * (D + 1) // 2), [], []
-    pack(np.eye(D), identity)
-    for block in blocks.reshape(-1, len(identity)):
+    packed, dtype = blocks.reshape(-1, D * (D + 1) // 2), np.float32 if is_rough else np.float64
+    found = np.zeros(1 + (packed.size + is_rough) // (1 + is_rough))
+    found[0], diagonals, factors = len(packed), np.empty((len(packed), D)), found[1:].view(dtype)
+    for number, block in enumerate(packed):
+        rough = block.astype(dtype, copy=False)
+        if np.isfinite(rough).all():
+            block = rough
         made = Preconditioner.of(block, packed_diagonal(block, D), ALL, NOTHING, ridge[0])
-        diagonals.append(made.diagonal)
-        factors.append(made.factor if len(made.factor) else identity)
-    found = np.array(diagonals)
-    return found if len(found) == K else ridge + shares[:, None] * (found - ridge[0]), np.concatenate(factors)
+        diagonals[number] = made.diagonal
+        factor = made.factor if len(made.factor) else packed_factor(np.eye(D))
+        factors[number * len(factor) : (number + 1) * len(factor)] = factor
+    if len(packed) < K:
+        diagonals = ridge + shares[:, None] * (diagonals - ridge[0])
+    return diagonals, found
 
 
 def preconditioned(residual: Array, diagonal: Array, factor: Array) -> Array:
     """Estimate the direction that the second derivatives take to the residual, shape (K, D), from `factored`."""
     K, D = diagonal.shape
-    factors = factor.reshape(-1, D * (D + 1) // 2)
-    if len(factors) == K:
+    count, size = (int(factor[0]), D * (D + 1) // 2) if len(factor) else (0, 0)
+    values = factor[1:] if len(factor) == 1 + count * size else factor[1:].view(np.float32)
+    factors = values[: count * size].reshape(count, size)
+    if count == K:
         return np.array([Preconditioner(diagonal[k], factors[k], ALL, NOTHING).solve(residual[k]) for k in range(K)])
     scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     z = scale * residual
     for factor in factors:  # all classes at once
-        z = cholesky_solve(unpack(factor, D), z.T).T
+        z = packed_solve(factor, z.T).T
     return np.asarray(scale * z)
 
 

@@ -197,7 +197,9 @@ class SoftmaxProblem(Problem):
         """See `factored`."""
         curvatures = np.maximum(np.diagonal(found.beside.reshape(self.num_classes, -1)), 0.0)
         shares = curvatures / max(float(curvatures.mean()), TINY)
-        diagonals, output.factor = factored(found.second, diagonal, self.by_class(ridge), shares)
+        diagonals, output.factor = factored(
+            found.second, diagonal, self.by_class(ridge), shares, is_rough=state.is_rough
+        )
         output.diagonal = diagonals.ravel()
 
 

@@ -47,8 +47,12 @@ class MultinomialSolver(NewtonSolver):
 
     def _look(self, state: NewtonState, problem: SoftmaxProblem, part: Array) -> None:
         local, linear = self.local, problem.by_class(part[: state.D])
-        is_class = local.targets == np.arange(len(linear))[:, None]
-        linear[:] = local.rows.weighted_sum(np.where(is_class, local.upper, 0.0))
+
+        def of_classes(rows: Any, weights: Array) -> Array:
+            weights[local.targets[rows], np.arange(weights.shape[1])] = local.upper[rows]
+            return weights
+
+        linear[:] = local.rows.curved(np.zeros_like(linear), of_classes, local.counted)
         linear[:, -1] = np.bincount(local.targets, weights=local.upper, minlength=len(linear))
         if not (np.isfinite(linear).all() and local.upper.all()):  # rows of weight 0 may not have been read
             local.require_finite()
@@ -60,6 +64,7 @@ class MultinomialSolver(NewtonSolver):
 
     def _evaluate(self, state: NewtonState, problem: SoftmaxProblem, W: Array, found: Evaluation) -> None:
         local, output, K = self.local, state.outputs[0], state.num_classes
+        self._known = None  # whose memory the new ones take
         p = np.zeros((K, local.rows.num_rows), np.float32 if state.is_rough else np.float64)
         there = W + problem.by_class(output.direction)
         is_smooth = not output.damping and output.reach == 1.0 and state.share == FIRST_SHARE

@@ -2,7 +2,9 @@
 
 Each product of a run shows by how much the gradient changes along a vector. A preconditioner that is kept for the next
 run agrees with the last few of these changes, and with its factor elsewhere (Nocedal 1980, "Updating quasi-Newton
-matrices with limited storage"). Pairs are one flat vector: changes of w and of the gradient in turn, the oldest first.
+matrices with limited storage"). Pairs are one flat vector: changes of w and of the gradient in turn, the oldest first,
+two values of float32 in the place of one. A preconditioner needs no more digits, and of many classes pairs are most of
+what is sent to a task that joins, and copied in every step.
 """
 
 import math
@@ -33,25 +35,29 @@ LEAST_ETA = 1e-2  # share of the gradient that conjugate gradients leave of a sm
 
 def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
     """Append a pair, and drop the oldest ones if that were too many; of very wide data there are none."""
-    size = 2 * len(change)
-    most = min(KEPT_PRODUCTS, MOST_BLOCK_VALUES // size)
-    if most == 0 or not dot(change, of_gradient) > 0.0:  # of a convex function that is rounding
+    size = len(change)
+    most = min(KEPT_PRODUCTS, MOST_BLOCK_VALUES // (2 * size))
+    pair = np.concatenate([change, of_gradient]).astype(np.float32)
+    # Of a convex function anything else is rounding, or beyond float32.
+    if most == 0 or not 0.0 < dot(*pair.astype(np.float64).reshape(2, size)) < math.inf:
         return pairs
-    return np.concatenate([pairs[max(len(pairs) - (most - 1) * size, 0) :], change, of_gradient])
+    return np.concatenate([pairs[max(len(pairs) - (most - 1) * size, 0) :], pair.view(np.float64)])
 
 
 def solve(pairs: Array, vector: Array, solve_block: Callable[[Array], Array]) -> Array:
     """Multiply with the inverse second derivatives, `solve_block` with that of the factored block: two loops."""
     if not len(pairs):
         return solve_block(vector)
-    known = pairs.reshape(-1, 2, len(vector))
+    known = pairs.view(np.float32).reshape(-1, 2, len(vector))
     rest, shares = vector.copy(), []
-    for change, of_gradient in known[::-1]:
+    for pair in known[::-1]:
+        change, of_gradient = pair.astype(np.float64)
         share = float(change @ rest) / float(change @ of_gradient)
         rest -= share * of_gradient
         shares.append(share)
     found = solve_block(rest)
-    for (change, of_gradient), share in zip(known, reversed(shares), strict=True):
+    for pair, share in zip(known, reversed(shares), strict=True):
+        change, of_gradient = pair.astype(np.float64)
         found += (share - float(of_gradient @ found) / float(change @ of_gradient)) * change
     return found
 

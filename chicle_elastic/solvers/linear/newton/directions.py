@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from scipy.linalg import eigh, qr
-from scipy.linalg.lapack import dpptrs
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
@@ -19,8 +18,9 @@ from chicle_elastic.solvers.linear.products import (
     cholesky_factor,
     cholesky_solve,
     is_sparse_cheaper,
-    pack,
     packed_diagonal,
+    packed_factor,
+    packed_solve,
     unpack,
 )
 
@@ -124,7 +124,7 @@ class Preconditioner:
     @classmethod
     def of(cls, packed: Array, diagonal: Array, columns: Array, beside: Array, ridge: Array) -> "Preconditioner":
         """Find the factor, of packed second derivatives in the columns of the block and the diagonal of all, without
-        penalty.
+        penalty; in float32 of those in float32.
         """
         if len(beside):
             means = beside / max(float(beside[-1]), TINY)
@@ -138,10 +138,7 @@ class Preconditioner:
                 matrix *= inner
                 matrix *= inner[:, None]
             matrix.reshape(-1)[:: len(which) + 1] += (inner * inner) * ridge[which]
-            lower = cholesky_factor(matrix, *JITTERS)
-            if lower is not None:
-                found.factor = np.zeros(len(packed))
-                pack(lower, found.factor)
+            found.factor = packed_factor(matrix, *JITTERS)
         return found
 
     def solve(self, residual: Array) -> Array:
@@ -157,11 +154,8 @@ class Preconditioner:
     def _solve(self, r: Array) -> Array:
         z = self._scale * r
         if len(self.factor):
-            # The lower triangle by rows is the upper one by columns.
-            if len(self._columns):
-                z[self._columns] = dpptrs(len(self._columns), self.factor, z[self._columns], lower=0)[0]
-            else:
-                z = dpptrs(len(z), self.factor, z, lower=0)[0]
+            which = self._columns if len(self._columns) else slice(None)
+            z[which] = packed_solve(self.factor, z[which])
         return np.asarray(self._scale * z)
 
 
