@@ -196,10 +196,13 @@ def allocate_store(expected: control.Expect, loop: EventLoop, options: NodeOptio
     """Make the chunk store. A worker thread allocates its first memory while the task gets ready.
     `ChunkManager.prepare` reports a failure of that allocation. Raises CapacityError when there is no room for a single
     chunk."""
+    # Arenas of the share that is left to a node when one of those that begin is gone: it needs no other arena then.
+    sharing = max(1, (options.start_nodes or context.min_nodes) - 1)
+    share = -(-expected.num_chunks // sharing) * expected.slot_bytes
     store = ChunkStore(
         slot_bytes=expected.slot_bytes,
         capacity_bytes=capacity_bytes(expected, options.memory_bytes),
-        arena_bytes=min(DEFAULT_ARENA_BYTES, expected.num_chunks * expected.slot_bytes),
+        arena_bytes=min(DEFAULT_ARENA_BYTES, share),
     )
     num_bytes = initial_bytes(expected.num_chunks, expected.slot_bytes, context)
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,12 @@ from chicle_elastic.cgroups import Headroom
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.cluster.local import staging
+from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import CapacityError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.chunks.samples import assert_same_chunk
 
 RNG = np.random.default_rng(0)
@@ -92,3 +97,25 @@ def test_tasks_keep_the_rows_where_they_are() -> None:
     first, second = (found.load(ChunkId(0), state) for state in (STATE, NO_STATE))
     assert not found.copies_rows
     assert np.shares_memory(first.rows, second.rows)
+
+
+def arena_bytes(pid: int) -> int:
+    """Memory of the arenas that a process maps, some of them in several places."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    spans = {line.split()[4]: line.split()[0].split("-") for line in lines if "/memfd:chicle-arena" in line}
+    return sum(int(end, 16) - int(start, 16) for start, end in spans.values())
+
+
+def test_four_nodes_take_no_memory_for_the_state_of_all_rows() -> None:
+    """A node takes that of a third of the rows, so that no node has to take more when one leaves."""
+    data, num_rows, found = RNG.normal(size=(100_000, 4)).astype(np.float32), 100_000, dict[str, int]()
+
+    def look(_: IterationRecord) -> bool:
+        found.update({node: arena_bytes(member.agent_pid) for node, member in cluster.members().items()})
+        return True
+
+    with LocalCluster(4) as cluster:
+        source = ArraySource(data, (data[:, 0] > 0).astype(np.int32), max_tasks=4)
+        cluster.run(Job(trainer=LinearTrainer(), source=source, max_iterations=50, on_iteration=look))
+    assert len(found) == 4
+    assert 8 * num_rows <= sum(found.values()) < 2 * 8 * num_rows
