@@ -168,9 +168,9 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         most_weights = np.count_nonzero(self.coef_, axis=1).max()
         return bool(most_weights >= most_block_columns(self._num_objectives()))
 
-    def _begun(self, training: "TrainingSet", runtime: "Runtime") -> tuple[Any, bool, Mapping[str, Any]]:
+    def _begun(self, training: "TrainingSet", runtime: "Runtime") -> tuple[Any, Mapping[str, Any]]:
         trainer = self._trainer(training, runtime)
-        return trainer, self.warm_start, self._beginning(trainer, training)
+        return trainer, self._beginning(trainer, training)
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
         from chicle_elastic.solvers.linear.losses import margin_loss

@@ -151,7 +151,9 @@ def validated_samples(
     """
     X, dtypes = _as_numpy(estimator, X)
     y = as_vector(f"{type(estimator).__name__}: y", y, are_numbers=has_real_targets)
-    if reset and _are_plain(X, y, dtypes):  # of these scikit-learn finds the same, in ten times the time
+    known = vars(estimator)
+    are_like = reset or ("feature_names_in_" not in known and np.shape(X)[1:] == (known.get("n_features_in_"),))
+    if are_like and _are_plain(X, y, dtypes):  # of these scikit-learn finds the same, in ten times the time
         set_features(estimator, X.shape[1])
         return _as_kernels_need(estimator, X), y
     X, y = validate_data(

@@ -39,8 +39,8 @@ class LinearEstimator(CallbackSupportMixin, LinearParams, metaclass=ABCMeta):
         """Return the remedy for a fit that has not converged, beyond those of every linear estimator."""
 
     @abstractmethod
-    def _begun(self, training: Any, runtime: "Runtime") -> tuple[Any, bool, Mapping[str, Any]]:
-        """Return the trainer, whether its job has something to begin with, and further arguments of `run_job`."""
+    def _begun(self, training: Any, runtime: "Runtime") -> tuple[Any, Mapping[str, Any]]:
+        """Return the trainer, and further arguments of `run_job`."""
 
     @abstractmethod
     def _predicting_attributes(
@@ -66,8 +66,8 @@ class LinearEstimator(CallbackSupportMixin, LinearParams, metaclass=ABCMeta):
             return self
         require_moderate(self, training.hook_arguments, is_first=True)
         try:
-            trainer, is_warm, beginning = self._begun(training, runtime)
-            outcome = fit_linear(self, runtime, trainer, training, seed, is_warm=is_warm, **beginning)
+            trainer, beginning = self._begun(training, runtime)
+            outcome = fit_linear(self, runtime, trainer, training, seed, **beginning)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise

@@ -154,18 +154,16 @@ def fit_linear(
     trainer: "Trainer",
     training: Data,
     seed: int,
-    *,
-    is_warm: bool,
     **beginning: Any,
 ) -> Outcome:
-    """Fit a linear model: little data without a job, as far as that goes, unless it has begun before.
+    """Fit a linear model: little data without a job, as far as that goes, unless it begins with a model.
 
     Args:
         estimator, runtime, trainer, training, seed, beginning: As in `run_job`.
-        is_warm: Whether the job has something to begin with.
     """
-    if not is_warm:
-        outcome, last = _fit_alone(estimator, trainer, training, seed, keep_state=beginning.get("keep_state", False))
+    if beginning.get("initial_model") is None:
+        keep_state, duals = beginning.get("keep_state", False), beginning.get("initial_state")
+        outcome, last = _fit_alone(estimator, trainer, training, seed, keep_state=keep_state, duals=duals)
         if outcome is not None:
             return outcome
         if last is not None and "initial_state" in beginning:
@@ -224,7 +222,7 @@ class Accounts:
 
 
 def _fit_alone(
-    estimator: Any, trainer: "Trainer", training: Data, seed: int, *, keep_state: bool
+    estimator: Any, trainer: "Trainer", training: Data, seed: int, *, keep_state: bool, duals: "Array | None"
 ) -> tuple[Outcome | None, "Look | None"]:
     """Fit a linear model without a job, as far as coordinate descent goes.
 
@@ -234,6 +232,7 @@ def _fit_alone(
         training: The data.
         seed: Of the order of visits.
         keep_state: Whether the outcome is to have the duals.
+        duals: Those to begin with.
 
     Returns:
         The outcome, None where a job has to go on, and the last iteration, None where there was none.
@@ -257,7 +256,7 @@ def _fit_alone(
     is_interrupted, is_converged, gap = False, False, math.inf
     try:
         with one_blas_thread():
-            for last in looks(trainer, source, seed=seed, max_iterations=max_iter):
+            for last in looks(trainer, source, seed=seed, max_iterations=max_iter, initial_state=duals):
                 accounts.add(last.figures, last.report.epochs)
                 found = last.figures.get("duality_gap", math.inf)
                 if last.report.is_certificate and (best is None or found <= gap):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 
-VALUES_PER_BLOCK, MOST_ROWS = 1 << 20, 1 << 13  # values and rows of a block of dense rows that is converted at a time
+VALUES_PER_BLOCK, MOST_ROWS = 1 << 18, 1 << 13  # values and rows of a block of dense rows that is converted at a time
 
 
 class RowRange(NDArrayOperatorsMixin):

@@ -153,10 +153,10 @@ class LinearRegressor(RegressionMixin, RegressorMixin, LinearEstimator, metaclas
             if is_as_before:
                 self.__dict__.update(columns)
 
-    def _begun(self, training: "RegressionSet", runtime: "Runtime") -> tuple[Any, bool, Mapping[str, Any]]:
+    def _begun(self, training: "RegressionSet", runtime: "Runtime") -> tuple[Any, Mapping[str, Any]]:
         first = self._initial_model()
         first = None if first is None else training.columns.of_fit(first)
-        return self._trainer(), first is not None, {"initial_model": first}
+        return self._trainer(), {"initial_model": first}
 
     def _predicting_attributes(
         self, trainer: "CertifiedTrainer", training: "RegressionSet", model: Array, num_iterations: int

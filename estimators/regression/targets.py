@@ -209,7 +209,9 @@ class Products:
         found.means, found.low = _sum(self.means, self.low + share * shift)
         found.target_means, found.target_low = _sum(self.target_means, self.target_low + share * target_shift)
         found.rounding = self.rounding + other.rounding
-        found.gram = self.gram + other.gram + np.outer(weight * shift, shift)
+        found.gram = np.outer(weight * shift, shift)
+        found.gram += self.gram  # in place: of many columns new memory takes longer than a sum
+        found.gram += other.gram
         found.right = self.right + other.right + np.outer(weight * shift, target_shift)
         found.squares = self.squares + other.squares + weight * target_shift**2
         found.floor, found.size = self.floor + other.floor, self.size + other.size + weight * float(shift @ shift)

@@ -69,6 +69,31 @@ def test_sparse_rows_are_little_data_by_the_values_they_have(loss):
     require_same_optimum(model, X, y)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_duals_of_fewer_rows_need_no_job_either(loss):
+    """Nor does a first fit that keeps them; the model that goes on from them is that of a job."""
+    X = sparse.random(700, 600, density=0.01, format="csr", random_state=0)
+    y = (X @ np.random.default_rng(0).normal(size=600) > 0).astype(int)
+    model = ChicleSVM(loss=loss, warm_start=True, random_state=0).fit(X[:630], y[:630])
+    cold = ChicleSVM(loss=loss, random_state=0).fit(X[:630], y[:630])
+    np.testing.assert_array_equal(model.coef_, cold.coef_)
+    assert "coordinate descent" in model.fit(X, y).history_.method
+    require_same_optimum(model, X, y)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_duals_to_begin_with_are_gone_on_from(loss):
+    """Those of the optimum leave nothing to do in an iteration that does not lead there by itself."""
+    X, y = scaled(load_breast_cancer)
+    trainer, source = LinearTrainer(loss=loss, C=10.0, tol=1e-9, algorithm="cocoa"), ArraySource(X, y.astype(np.int32))
+    found = [look for look in looks(trainer, source, seed=0, max_iterations=300) if look.report.is_certificate]
+    best = min(found, key=lambda look: look.figures["duality_gap"])
+    cold, warm = (
+        next(looks(trainer, source, seed=0, max_iterations=1, initial_state=state)) for state in (None, best.duals())
+    )
+    assert warm.figures["duality_gap"] < 1e-6 < cold.figures["duality_gap"]
+
+
 def test_a_job_goes_on_where_passes_do_not_get_on():
     """Columns that are nearly the same: coordinate descent would take thousands of passes."""
     X, y = make_regression(1000, 30, effective_rank=3, noise=1.0, random_state=0)

@@ -54,7 +54,12 @@ class Look:
 
 
 def looks(
-    trainer: LinearTrainer | RegressionTrainer, source: ArraySource, *, seed: int, max_iterations: int
+    trainer: LinearTrainer | RegressionTrainer,
+    source: ArraySource,
+    *,
+    seed: int,
+    max_iterations: int,
+    initial_state: Array | None = None,
 ) -> Iterator[Look]:
     """Make iterations; those that seem to be good enough, and some others, have certificates.
 
@@ -66,6 +71,7 @@ def looks(
         source: The rows, in order.
         seed: Of the order of visits.
         max_iterations: How many there are at most.
+        initial_state: Duals to begin with, shape (num_rows, outputs, 1); those of a regression are 0.
 
     Raises:
         DataError: A feature is NaN or infinite.
@@ -87,6 +93,11 @@ def looks(
     local = LocalData(chunks, bounds=bounds, intercept=trainer.intercept_scaling, loss=loss)
     if local.tables.bucket_rows > 1:
         return
+    if initial_state is not None:
+        for block in local.tables.keep_alive:
+            block.state[...] = initial_state[block.row_ids]
+        rebuilt, _ = _certify(trainer, local, model.reshape(outputs, -1))
+        model = rebuilt.ravel()
     rng = np.random.default_rng(seed)
     passes = CoordinatePasses(rng, local, tol=trainer.tol, **options)
     num_rows, last_certificate, interrupt = 0, 0, None
