@@ -21,14 +21,11 @@ Result = TypeVar("Result")
 
 
 def uninterrupted(work: Callable[[], Result]) -> Result:
-    """What `work` returns or raises; Ctrl-C leaves it behind.
+    """What `work` returns or raises; Ctrl-C leaves it behind. Raises KeyboardInterrupt for Ctrl-C while it waited.
 
     A thread is used only where Ctrl-C would raise an exception in the middle: in the main thread, and where Python
     handles the signal. It is no daemon: at the end of the program Python waits for it, because machine code that is
     made while the process ends crashes it.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C while it waited.
     """
     work = in_some_folder()(work)
     if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(signal.SIGINT)):
@@ -54,12 +51,8 @@ def uninterrupted(work: Callable[[], Result]) -> Result:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module that cannot be imported twice.
-
-    Raises:
-        ImportError: It is not there.
-        KeyboardInterrupt: Ctrl-C; the import goes on.
-    """
+    """Import a module that cannot be imported twice. Raises ImportError when it is not there, KeyboardInterrupt for
+    Ctrl-C, while the import goes on."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         return module

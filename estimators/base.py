@@ -100,11 +100,8 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         return "lower C"
 
     def _l1_share(self) -> float:
-        """Share of the l1 penalty, 0 to 1; 0 is the l2 penalty alone.
-
-        Raises:
-            UsageError: The parameters do not allow it.
-        """
+        """Share of the l1 penalty, 0 to 1; 0 is the l2 penalty alone. Raises UsageError when the parameters do not
+        allow it."""
         return 0.0
 
     def _penalises_intercept(self) -> bool:

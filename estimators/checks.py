@@ -89,7 +89,8 @@ def _checked_defaults(kind: Any) -> dict[str, Any]:
 
 
 def validated_features(estimator: Any, X: Any) -> Any:
-    """Features to predict from.
+    """Features to predict from. Raises DataError when a value is NaN or infinite, ValueError for anything else that
+    scikit-learn refuses.
 
     Args:
         estimator: Fitted; number and names of its features are compared.
@@ -98,10 +99,6 @@ def validated_features(estimator: Any, X: Any) -> Any:
     Returns:
         ndarray (one of `KEPT_DTYPES`) or CSR matrix (one of `DTYPES`) of shape (n_samples, n_features); the same
         memory where possible.
-
-    Raises:
-        DataError: A value is NaN or infinite.
-        ValueError: Anything else that scikit-learn refuses.
     """
     X, dtypes = _as_numpy(estimator, X)
     X = validate_data(estimator, X, reset=False, accept_sparse="csr", dtype=dtypes, ensure_all_finite=False)
@@ -129,7 +126,9 @@ def validated_samples(
     multi_output: bool = False,
     reset: bool = True,
 ) -> tuple[Any, Array]:
-    """Features and labels to fit; `n_features_in_` and `feature_names_in_` of the estimator are set.
+    """Features and labels to fit; `n_features_in_` and `feature_names_in_` of the estimator are set. Raises DataError
+    when a value of X is NaN or infinite (not of an X with more than `MAX_VALUES_CHECKED_FIRST` values), ValueError for
+    anything else that scikit-learn refuses.
 
     Args:
         estimator: The one to fit.
@@ -143,11 +142,6 @@ def validated_samples(
         `X`: ndarray or CSR matrix of shape (n_samples, n_features), as in `validated_features`. Dense rows are
             C-contiguous; CSR rows have sorted indices without duplicates.
         `y`: ndarray of shape (n_samples,), or (n_samples, n_targets). Labels.
-
-    Raises:
-        DataError: A value of X is NaN or infinite; this check leaves out an X with more than `MAX_VALUES_CHECKED_FIRST`
-            values.
-        ValueError: Anything else that scikit-learn refuses.
     """
     X, dtypes = _as_numpy(estimator, X)
     y = as_vector(f"{type(estimator).__name__}: y", y, are_numbers=has_real_targets)
@@ -191,12 +185,8 @@ def set_features(estimator: Any, number: int) -> None:
 
 
 def validated_weights(sample_weight: Any, X: Any) -> Array:
-    """Return weights of the samples of X, shape (n_samples,), float64, >= 0.
-
-    Raises:
-        DataError: A weight is masked.
-        ValueError: Anything else that scikit-learn refuses.
-    """
+    """Return weights of the samples of X, shape (n_samples,), float64, >= 0. Raises DataError when a weight is masked,
+    ValueError for anything else that scikit-learn refuses."""
     given = as_vector("sample_weight", sample_weight, are_numbers=True)
     weights: Array = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
     return weights
@@ -231,14 +221,12 @@ def _as_kernels_need(estimator: Any, X: Any) -> Any:
 
 
 def require_finite(estimator: Any, X: Any) -> None:
-    """Refuse NaN and infinity, with row and column.
+    """Refuse NaN and infinity, with row and column. Raises DataError when a value is NaN or infinite (unless
+    scikit-learn's `assume_finite` is set).
 
     Args:
         estimator: Its name and the names of its features are used in the message.
         X: ndarray or CSR matrix of shape (n_samples, n_features). Features.
-
-    Raises:
-        DataError: A value is NaN or infinite (unless scikit-learn's `assume_finite` is set).
     """
     for values in [X.data] if sparse.issparse(X) else float_blocks(X):
         with np.errstate(over="ignore", invalid="ignore"):  # one pass will do where the sum is finite
@@ -248,15 +236,13 @@ def require_finite(estimator: Any, X: Any) -> None:
 
 
 def require_moderate(estimator: Any, data: Mapping[str, Any], *, is_first: bool = False) -> None:
-    """Refuse values of which products of second derivatives overflow, because no method has digits there.
+    """Refuse values of which products of second derivatives overflow, because no method has digits there. Raises
+    DataError with the column of the largest value, or with targets or weights where those are larger.
 
     Args:
         estimator: As in `require_finite`; its C, if it has one, is a factor of the weights.
         data: Finite "X", "y", and the sample weights in "metadata", as for callbacks; empty where rows are in a folder.
         is_first: Whether this is before a fit, for which an X of so many values is not looked at.
-
-    Raises:
-        DataError: It names the column with the largest value, or targets or weights where those are larger.
     """
     if not data or (is_first and data["X"].size > MAX_VALUES_CHECKED_FIRST):
         return
@@ -289,11 +275,8 @@ def _largest(values: Array) -> float:
 
 
 def require_finite_model(estimator: Any, model: Array, data: Mapping[str, Any]) -> None:
-    """Refuse a model with NaN, which squares beyond all numbers make; arguments as in `require_moderate`.
-
-    Raises:
-        DataError: It names what is too large, where that is in memory.
-    """
+    """Refuse a model with NaN, which squares beyond all numbers make; arguments as in `require_moderate`. Raises
+    DataError with what is too large, where that is in memory."""
     if np.isfinite(model).all():
         return
     require_moderate(estimator, data)
@@ -330,11 +313,7 @@ def column_words(number: int, names: Array | None) -> str:
 
 
 def require_auto(estimator: Any, what: str) -> None:
-    """Refuse a parameter `algorithm` where there is only one.
-
-    Raises:
-        UsageError: It names the parameter and its value.
-    """
+    """Refuse a parameter `algorithm` where there is only one. Raises UsageError with the parameter and its value."""
     if estimator.algorithm != "auto":
         raise UsageError(f"algorithm={estimator.algorithm!r} does not go with {what}, which has a method of its own")
 

@@ -29,14 +29,12 @@ NO_NUMBERS = str, bytes, bytearray, date, timedelta, np.datetime64, np.timedelta
 
 def as_matrix(where: str, X: Any) -> Any:
     """Return features as scikit-learn validates them: an array, a sparse matrix, or a frame of numbers with its names.
+    Raises DataError when values are no numbers, or missing in a list, or rows differ in length, UsageError when X is
+    nothing that has rows and columns of numbers, or lies where NumPy cannot look.
 
     Args:
         where: What messages call X.
         X: What the user passed.
-
-    Raises:
-        DataError: Values are no numbers, or missing in a list, or rows differ in length.
-        UsageError: X is nothing that has rows and columns of numbers, or lies where NumPy cannot look.
     """
     X = as_numpy(where, X)
     if isinstance(X, np.ndarray):
@@ -55,16 +53,13 @@ def as_matrix(where: str, X: Any) -> Any:
 
 
 def as_vector(where: str, y: Any, *, are_numbers: bool = False) -> Any:
-    """Return labels, or numbers to be regressed on, as scikit-learn validates them.
+    """Return labels, or numbers to be regressed on, as scikit-learn validates them. Raises DataError for such a value,
+    or a masked one, UsageError for a tensor that NumPy cannot look at.
 
     Args:
         where: What messages call y.
         y: What the user passed.
         are_numbers: Whether text, times and lists are refused; labels may be text.
-
-    Raises:
-        DataError: Such a value, or a masked one.
-        UsageError: A tensor that NumPy cannot look at.
     """
     y = as_numpy(where, y)
     if are_numbers and y is not None:
@@ -90,11 +85,8 @@ def set_attributes_like(estimator: Any, X: Any) -> None:
 
 
 def require_same_library(estimator: Any, X: Any, method: str) -> None:
-    """Refuse rows of another library than those of `fit`, where scikit-learn's array API dispatch is on.
-
-    Raises:
-        UsageError: In the words that scikit-learn's own estimators have for it.
-    """
+    """Refuse rows of another library than those of `fit`, where scikit-learn's array API dispatch is on. Raises
+    UsageError in the words that scikit-learn's own estimators have for it."""
     coef = getattr(estimator, "coef_", None)
     ours, theirs = ((_library_of(each), getattr(each, "device", None)) for each in (coef, X))
     if coef is None or ours[0] is theirs[0] is None or ours == theirs:

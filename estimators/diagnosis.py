@@ -34,7 +34,7 @@ def findings(
     names: Array | None = None,
     has_one_label: bool = False,
 ) -> tuple[str, ...]:
-    """What is conspicuous about the data, in words; nothing where nothing is.
+    """What is conspicuous about the data, in words; nothing where nothing is. Each finding says what to do about it.
 
     Args:
         X: ndarray or CSR matrix of shape (n_samples, n_features). Finite features.
@@ -46,9 +46,6 @@ def findings(
         names: ndarray of shape (n_features,), default=None. Names of the features.
         has_one_label: Whether a sample is right if the decision value of its class is the largest; else each value has
             to have the right sign.
-
-    Returns:
-        Each with what to do about it.
     """
     return tuple(_findings(X, codes, classes, upper, decision, names, has_one_label))
 

@@ -25,11 +25,8 @@ INSTEAD = "keep this one (save() writes it to a file), or copy coef_ and interce
 
 
 def to_sklearn(estimator: Any) -> Any:
-    """Return a fitted estimator of scikit-learn with the weights of a fitted linear estimator.
-
-    Raises:
-        UsageError: scikit-learn has no such estimator, or not with these parameters.
-    """
+    """Return a fitted estimator of scikit-learn with the weights of a fitted linear estimator. Raises UsageError when
+    scikit-learn has no such estimator, or not with these parameters."""
     check_is_fitted(estimator)
     twin = _unfitted(estimator)
     is_softmax = getattr(estimator, "multi_class_", "ovr") == "multinomial"

@@ -131,11 +131,8 @@ def _spelled(argument: str) -> list[str]:
 
 
 def imported_class(name: str) -> type:
-    """The class of "package.module:Class".
-
-    Raises:
-        UsageError: There is none; every node has to be able to import it.
-    """
+    """The class of "package.module:Class". Raises UsageError when there is none; every node has to be able to import
+    it."""
     found: Any = imported(name, f"--module {name}")
     if not isinstance(found, type):
         raise UsageError(f"--module {name} is no class, but {type(found).__name__}")

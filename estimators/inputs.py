@@ -109,7 +109,9 @@ class TrainingSet(TrainingData):
 
 
 def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
-    """Validate the arguments of `fit`.
+    """Validate the arguments of `fit`. Returns data of at least two classes. Raises DataError when a value of X is NaN
+    or infinite, UsageError when weights or classes cannot be used, ValueError for anything else that scikit-learn
+    refuses.
 
     Args:
         estimator: The one to fit; `n_features_in_` and, where there are names, `feature_names_in_` are set.
@@ -117,14 +119,6 @@ def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
         max_tasks: Largest number of tasks; with one the chunks lie over the memory of X, with more the rows are
             shuffled.
         seed: Of the shuffle.
-
-    Returns:
-        With at least two classes.
-
-    Raises:
-        DataError: A value of X is NaN or infinite.
-        UsageError: Weights or classes cannot be used.
-        ValueError: Anything else that scikit-learn refuses.
     """
     if is_folder(X):
         require_no_labels(X, y, sample_weight)

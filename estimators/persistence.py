@@ -161,10 +161,7 @@ def write_model(
     **more: Any,
 ) -> None:
     """Write a fitted estimator: constructor arguments, arrays (None is left out), attributes that are plain `values`.
-
-    Raises:
-        UsageError: A parameter or an array holds something else than numbers and strings.
-    """
+    Raises UsageError when a parameter or an array holds something else than numbers and strings."""
     arrays = {name: np.asarray(array) for name, array in found.items() if array is not None}
     header = {
         "format": FORMAT,

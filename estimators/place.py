@@ -13,16 +13,11 @@ if TYPE_CHECKING:
 
 
 def runtime_of(estimator: Any) -> "Runtime":
-    """The runtime that an estimator's parameters mean.
+    """The runtime that an estimator's parameters mean. Returns this process, unless the parameters say otherwise.
+    Raises UsageError when both parameters are given, or `n_workers` is no number of nodes.
 
     Args:
         estimator: With the parameters `runtime` and `n_workers`.
-
-    Returns:
-        This process, unless the parameters say otherwise.
-
-    Raises:
-        UsageError: Both parameters are given, or `n_workers` is no number of nodes.
     """
     if estimator.n_workers is None:
         if estimator.runtime is not None:

@@ -224,7 +224,8 @@ class Accounts:
 def _fit_alone(
     estimator: Any, trainer: "Trainer", training: Data, seed: int, *, keep_state: bool, duals: "Array | None"
 ) -> tuple[Outcome | None, "Look | None"]:
-    """Fit a linear model without a job, as far as coordinate descent goes.
+    """Fit a linear model without a job, as far as coordinate descent goes. Returns the outcome, None where a job has to
+    go on, and the last iteration, None where there was none.
 
     Args:
         estimator: Being fitted.
@@ -233,9 +234,6 @@ def _fit_alone(
         seed: Of the order of visits.
         keep_state: Whether the outcome is to have the duals.
         duals: Those to begin with.
-
-    Returns:
-        The outcome, None where a job has to go on, and the last iteration, None where there was none.
     """
     from chicle_elastic.chunks.sources import ArraySource
     from chicle_elastic.solvers.linear.losses import EpsilonInsensitive

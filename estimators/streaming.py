@@ -20,11 +20,8 @@ def is_folder(X: Any) -> TypeGuard[ChunkFolder]:
 
 
 def require_no_labels(folder: ChunkFolder, y: Any, sample_weight: Any) -> None:
-    """Refuse labels and weights beside a chunk folder, which has its own.
-
-    Raises:
-        UsageError: `y` or `sample_weight` is given.
-    """
+    """Refuse labels and weights beside a chunk folder, which has its own. Raises UsageError when `y` or `sample_weight`
+    is given."""
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise UsageError(
@@ -46,18 +43,13 @@ def rows_in_order(source: "ChunkSource", function: Callable[[Chunk], Array | Non
 
 
 def accuracy(estimator: Any, folder: ChunkFolder, codes_of: Callable[[Any], Array]) -> float:
-    """Weighted share of the samples of a chunk folder whose label is predicted.
+    """Weighted share of the samples of a chunk folder whose label is predicted. Returns a number between 0 and 1, NaN
+    when all samples weigh 0. Raises DataError when no class is in common.
 
     Args:
         estimator: Fitted; its `classes_` and the classes of the folder are compared as labels, not as codes.
         folder: Samples, labels and weights.
         codes_of: Takes rows, returns positions in `classes_`.
-
-    Returns:
-        Between 0 and 1; NaN when all samples weigh 0.
-
-    Raises:
-        DataError: No class in common.
     """
     labels = list(folder.classes)
     if not set(labels) & set(estimator.classes_.tolist()):

@@ -113,11 +113,8 @@ class CallbackBridge:
         )
 
     def on_model(self, record: IterationRecord, model: Array) -> bool:
-        """Close the subcontext of what has ended, and open the next one when there will be one.
-
-        Returns:
-            Whether a callback asks to end the fit here.
-        """
+        """Close the subcontext of what has ended, and open the next one when there will be one. Returns whether a
+        callback asks to end the fit here."""
         number = self._ended(record)
         if number is None or self._iteration is None:
             return False
@@ -156,7 +153,8 @@ def watcher(
     method_on: Callable[[int], str] | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Iterator[Watcher]:
-    """The callbacks for each iteration and for each change of the membership.
+    """The callbacks for each iteration and for each change of the membership. Raises MissingExtraError when `logdir` is
+    given and tensorboard is not installed.
 
     Args:
         name: Name of the estimator, begins every line.
@@ -172,9 +170,6 @@ def watcher(
 
     Yields:
         Callables that take an `IterationRecord` and a `Transition`.
-
-    Raises:
-        MissingExtraError: `logdir` is given and tensorboard is not installed.
     """
     told: list[Listener] = []
     changes: list[Callable[[Transition], None]] = []

@@ -11,15 +11,12 @@ from torchx_components.meeting import PLACE_NAME, SECRET_NAME, MeetingPlace
 
 
 def scale(job: Path, nodes: int) -> None:
-    """Write down how many members a job shall have from now on.
+    """Write down how many members a job shall have from now on. Raises UsageError when there are to be fewer than one,
+    or there is no such job, or it is over, StoreUnreachableError when the anchor is gone, DataError when the state of
+    the job is damaged.
 
     Args:
         nodes: >= 1.
-
-    Raises:
-        UsageError: Fewer than one, or there is no such job, or it is over.
-        StoreUnreachableError: The anchor is gone.
-        DataError: The state of the job is damaged.
     """
     if nodes < 1:
         raise UsageError(f"{nodes} nodes cannot be; end the job by cancelling its anchor")

@@ -137,12 +137,8 @@ class AnchorWatch:
 
 
 def state_of(job: Path) -> JobState:
-    """The state of a job whose anchor has begun.
-
-    Raises:
-        UsageError: None has begun there.
-        DataError: As of `JobState.read`.
-    """
+    """The state of a job whose anchor has begun. Raises UsageError when none has begun there, DataError as
+    `JobState.read` does."""
     state = JobState.read(job)
     if state is None:
         raise UsageError(
@@ -153,12 +149,8 @@ def state_of(job: Path) -> JobState:
 
 
 def run_of(job: Path) -> Path:
-    """The folder of a job's run, in which place and secret are.
-
-    Raises:
-        UsageError: There is none: the job is over, or no anchor has begun.
-        DataError: As of `JobState.read`.
-    """
+    """The folder of a job's run, in which place and secret are. Raises UsageError when there is none, because the job
+    is over or no anchor has begun, DataError as `JobState.read` does."""
     state = state_of(job)
     if state.is_over:
         raise UsageError(f"the job of {job} is over ({state.phase}: {state.reason})")

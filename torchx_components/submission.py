@@ -92,12 +92,8 @@ def submission_of(job: Path) -> Submission:
 
 
 def ask(job: Path) -> str:
-    """How a job stands with its scheduler, in words.
-
-    Raises:
-        PeerLostError: The scheduler has no such job any more.
-        UsageError, DataError: As of `submission_of`.
-    """
+    """How a job stands with its scheduler, in words. Raises PeerLostError when the scheduler has no such job any more,
+    UsageError and DataError as `submission_of` does."""
     found = submission_of(job)
     if found.scheduler == "slurm":
         printed = run_program("squeue", "-h", "-j", found.number, "-o", "%T %r", is_checked=False)
@@ -118,12 +114,8 @@ def ask(job: Path) -> str:
 
 
 def cancel(job: Path) -> None:
-    """End a job.
-
-    Raises:
-        PeerLostError: The scheduler does not answer, or only the process that submitted the job can end it.
-        UsageError, DataError: As of `submission_of`.
-    """
+    """End a job. Raises PeerLostError when the scheduler does not answer, or only the process that submitted the job
+    can end it, UsageError and DataError as `submission_of` does."""
     found = submission_of(job)
     if found.scheduler == "slurm":
         run_program("scancel", found.number, is_checked=False)

@@ -64,18 +64,14 @@ def convert(
     report: Report | None = None,
 ) -> ChunkFolder:
     """Read data files and write them as one folder of chunks, rows shuffled. All or nothing: see `ChunkFolderWriter`.
-    Returns the folder that was written.
+    Returns the folder that was written. Raises DataError with file and line or row when a file cannot be used,
+    UsageError for options or paths that cannot work, MissingExtraError when the format needs a package that is not
+    installed, OSError when a file cannot be read or written.
 
     Args:
         options: How; by default everything is found out.
         on_progress: Told how far it is, several times a second.
         report: Takes what there is to say: notes, columns, rows of each file.
-
-    Raises:
-        DataError: A file cannot be used; the message names file and line or row.
-        UsageError: Options or paths that cannot work.
-        MissingExtraError: The format needs a package that is not installed.
-        OSError: A file cannot be read or written.
     """
     options = options or ConvertOptions()
     report = report or Report()

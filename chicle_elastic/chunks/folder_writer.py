@@ -125,16 +125,13 @@ class ChunkFolderWriter:
     ) -> ChunkFolder:
         """Shuffle, write the chunks, and put the folder in its place. Raises DataError when there were no rows, or a
         target is no class code, CapacityError when the disk is full, UsageError when something has appeared at the
-        target meanwhile.
+        target meanwhile. Returns the folder, opened.
 
         Args:
             classes: Labels by class code, numbers or strings; empty for real-valued targets.
             recode: Makes the final targets of the kept ones, chunk by chunk; by default they are only cast.
             target_dtype: dtype of targets; by default int32 for class codes and float64 for real values.
             num_features: CSR: columns, where the end of the data decides.
-
-        Returns:
-            The folder, opened.
         """
         self._require_open()
         self._is_open = False

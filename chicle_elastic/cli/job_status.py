@@ -25,17 +25,13 @@ PLURALS = {"join": "joins", "notice": "notices", "loss": "losses"}
 
 
 def job_lines(endpoint: str, *, secret_file: Path | None, tls: Path | None = None) -> Iterator[str]:
-    """How each job of the store stands, in words.
+    """How each job of the store stands, in words. Raises UsageError when there is no secret, or it or the endpoint
+    cannot be used, DataError when the store serves no job, PeerLostError when the store does not answer, or no agent of
+    a job does, ForgedStateError when an address in the store is not signed with this secret.
 
     Args:
         endpoint: Of the rendezvous store, "host:port" or "host".
         tls: Folder of certificate, key and CA; None for links without TLS.
-
-    Raises:
-        UsageError: There is no secret, or it or the endpoint cannot be used.
-        DataError: The store serves no job.
-        PeerLostError: The store does not answer, or no agent of a job does.
-        ForgedStateError: An address in the store is not signed with this secret.
     """
     secret = find_secret(secret_file)
     if secret is None:

@@ -56,11 +56,8 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `chicle` with `arguments` (by default those of the process) and return the exit code.
-
-    Raises:
-        SystemExit: For `--help`, `--version`, faults of usage that argparse finds, and SIGTERM.
-    """
+    """Run `chicle` with `arguments` (by default those of the process) and return the exit code. Raises SystemExit for
+    `--help`, `--version`, faults of usage that argparse finds, and SIGTERM."""
     prepare_command()
     try:
         return _run(sys.argv[1:] if arguments is None else list(arguments))

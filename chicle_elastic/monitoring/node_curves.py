@@ -25,12 +25,9 @@ class NodeCurves:
         self.stays: dict[str, list[Stay]] = {}
 
     def scalars(self, iteration: int, chunks: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:
-        """Scalars by tag of one iteration.
-
-        Returns:
-            `chunks/NODE` and `seconds/NODE`; a node that has left has 0 chunks once, and then its curves end. With two
-            nodes and more `nodes/chunks_min`, `_median` and `_max`, and the same of `seconds`.
-        """
+        """Scalars by tag of one iteration. They are `chunks/NODE` and `seconds/NODE`; a node that has left has 0 chunks
+        once, and then its curves end. With two nodes and more there are `nodes/chunks_min`, `_median` and `_max`, and
+        the same of `seconds`."""
         present = frozenset([*chunks, *seconds])
         for node in sorted(present - self._present):
             self.stays.setdefault(node, []).append(Stay(iteration))

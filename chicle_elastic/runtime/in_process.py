@@ -393,11 +393,8 @@ class _Shell:
 def held_source(
     source: ChunkSource, infos: tuple[ChunkInfo, ...], state: StateSpec, *, proc: Path = PROC
 ) -> ChunkSource:
-    """Return the source if this process can hold its chunks, else what leaves rows in their files if that helps.
-
-    Raises:
-        CapacityError: With what the chunks need, what is left, and who says so; before the first chunk is loaded.
-    """
+    """Return the source if this process can hold its chunks, else what leaves rows in their files if that helps. Raises
+    CapacityError before the first chunk is loaded, with what the chunks need, what is left, and who says so."""
     if not source.copies_rows:
         return source
     headroom = memory_headroom(proc)

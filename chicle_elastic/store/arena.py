@@ -50,15 +50,12 @@ class Arena(Closing):
 
     @classmethod
     def create(cls, num_slots: int, *, slot_bytes: int, proc: Path = PROC) -> "Arena":
-        """Take new memory, all zeros.
+        """Take new memory, all zeros. Raises UsageError for sizes that cannot be, or on another system than Linux,
+        CapacityError when the machine, a control group or a limit of this process does not give that much.
 
         Args:
             num_slots: Number of slots, >= 1.
             slot_bytes: Size of each, a positive multiple of 64.
-
-        Raises:
-            UsageError: Sizes that cannot be, or not on Linux.
-            CapacityError: The machine, a control group or a limit of this process does not give that much.
         """
         if sys.platform != "linux":
             raise UsageError(

@@ -85,11 +85,7 @@ class ChunkStore(Closing):
     def reserve(self, chunk_id: ChunkId, size_bytes: int) -> memoryview:
         """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`. Raises CapacityError
         when the chunk is larger than a slot, or there is no slot left, UsageError when the chunk is here already, or
-        `size_bytes` is not positive.
-
-        Returns:
-            Writable memoryview of `size_bytes` bytes, to be filled.
-        """
+        `size_bytes` is not positive. Returns a writable memoryview of `size_bytes` bytes, to be filled."""
         if size_bytes < 1:
             raise UsageError(f"chunk {chunk_id} of size_bytes={size_bytes} cannot be; a chunk has a header at least")
         if size_bytes > self.slot_bytes:
@@ -130,15 +126,12 @@ class ChunkStore(Closing):
                         self._book.add_arena(num_slots)
 
     def commit(self, chunk_id: ChunkId, *, where: str = "") -> SlotAddress:
-        """Check the bytes that have arrived in a reserved slot; from now on the chunk is here.
+        """Check the bytes that have arrived in a reserved slot; from now on the chunk is here. Raises ChunkCorruptError
+        when the bytes are damaged, ProtocolError when the bytes are those of another chunk, UsageError when the chunk
+        is not reserved. The slot of damaged bytes stays reserved: fill it again, or free it.
 
         Args:
             where: Where the bytes come from, for messages; by default the slot.
-
-        Raises:
-            ChunkCorruptError: The bytes are damaged. The slot stays reserved: fill it again, or free it.
-            ProtocolError: The bytes are those of another chunk.
-            UsageError: The chunk is not reserved.
         """
         with self._lock:
             self._require_open()
@@ -200,12 +193,10 @@ class ChunkStore(Closing):
     ) -> tuple[SlotAddress, int]:
         """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied. Raises
         UsageError when the chunk is not here, ChunkCorruptError when what lies in its slot is no chunk any more.
+        Returns where the chunk lies, and how many bytes it has.
 
         Args:
             at_least: The version is raised to this one first, if it is older.
-
-        Returns:
-            Where the chunk lies, and how many bytes it has.
         """
         with self._lock:
             self._require_open()

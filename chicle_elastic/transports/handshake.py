@@ -36,13 +36,10 @@ def prove_as_caller(
 ) -> str:
     """Greet the process that listens at the other end. Raises SecretError when the two ends do not have the same
     secret, ProtocolError when the other end is no agent, of another version, or serves another purpose, PeerLostError
-    when it is gone or silent.
+    when it is gone or silent. Returns the name of the other end.
 
     Args:
         purpose: What the connection is for; both ends have to say the same.
-
-    Returns:
-        The name of the other end.
     """
     ours = _hello(purpose, name)
     exchange.send_frame(sock, ours, deadline, peer=peer)

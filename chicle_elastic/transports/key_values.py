@@ -324,12 +324,8 @@ class KeyValueClient(Closing):
         tune_tcp(self._sock)
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Write a value.
-
-        Raises:
-            PeerLostError: The store does not answer; so in all operations. Whether it has executed one is not known.
-            ProtocolError: What answers is no store; so in all operations.
-        """
+        """Write a value. Raises PeerLostError when the store does not answer (whether it has executed the operation is
+        not known), ProtocolError when what answers is no store. All operations do so."""
         self._ask(Put(key, _as_bytes(value)))
 
     def get(self, key: str, *, wait_s: float = 0.0) -> bytes | None:
@@ -343,11 +339,8 @@ class KeyValueClient(Closing):
         return found
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
-        """Write a value in place of the expected one, which is empty for an absent key.
-
-        Returns:
-            What the key holds now, or `expected` where it holds nothing.
-        """
+        """Write a value in place of the expected one, which is empty for an absent key. Returns what the key holds now,
+        or `expected` where it holds nothing."""
         return bytes(self._ask(Swap(key, _as_bytes(expected), _as_bytes(desired))))
 
     def add(self, key: str, amount: int) -> int:

@@ -214,16 +214,12 @@ def connect(
     timeout_s: float = PROOF_TIMEOUT_S,
     tls: TlsIdentity | None = None,
 ) -> Link:
-    """Make a link to a `LinkListener`. Waits until both ends have proven the secret.
+    """Make a link to a `LinkListener`. Waits until both ends have proven the secret. Raises TlsError when they do not
+    accept each other's certificates, or only one of them speaks TLS, SecretError when the two ends do not have the same
+    secret, ProtocolError when the other end is no agent, or of another version, PeerLostError when no process answers.
 
     Args:
         tls: For a link by TLS; None for one without.
-
-    Raises:
-        TlsError: They do not accept each other's certificates, or only one of them speaks TLS.
-        SecretError: The two ends do not have the same secret.
-        ProtocolError: The other end is no agent, or of another version.
-        PeerLostError: No process answers.
     """
     deadline = Deadline(timeout_s)
     sock = addresses.connect_tcp(address, timeout_s=timeout_s)

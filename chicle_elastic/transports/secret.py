@@ -126,10 +126,7 @@ class JobSecret:
     @classmethod
     def load_or_create(cls, path: Path) -> "JobSecret":
         """The secret in the file, which is made when there is none; processes that do so at once get the same one.
-
-        Raises:
-            UsageError: See `create` and `load`.
-        """
+        Raises UsageError as `create` and `load` do."""
         if not path.exists():
             try:
                 return cls.create(path)

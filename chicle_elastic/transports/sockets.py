@@ -72,17 +72,13 @@ class Transport(Closing):
         check: Check | None = None,
         timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
-        """Copy one region of a peer into a slot.
+        """Copy one region of a peer into a slot. Raises ProtocolError when the peer refuses (no such region), or broke
+        the protocol, SecretError when the two ends do not have the same secret, PeerLostError when the peer is gone, or
+        silent, UsageError when `into` has another length than the region, or cannot be written.
 
         Args:
             into: Writable, exactly as long as the region.
             check: Looks at the bytes as they arrive; what it raises, `fetch` raises.
-
-        Raises:
-            ProtocolError: The peer refuses (no such region), or broke the protocol.
-            SecretError: The two ends do not have the same secret.
-            PeerLostError: The peer is gone, or silent.
-            UsageError: `into` has another length than the region, or cannot be written.
         """
         for _, error in self.fetch_each(address, [Pull(region, into, check)], timeout_s=timeout_s):
             if error is not None:
@@ -139,16 +135,9 @@ class Transport(Closing):
         """Ask for a region, before those that were asked for earlier have come."""
 
     def _bring(self, connection: Connection, pull: Pull, deadline: Deadline, *, peer: str) -> Exception | None:
-        """Bring the bytes of the region that was asked for next into their place, and have them checked.
-
-        Returns:
-            What is wrong with them.
-
-        Raises:
-            RefusedError: The peer refuses; the connection is still good.
-            PeerLostError: The connection is not.
-            ProtocolError: The peer broke the protocol.
-        """
+        """Bring the bytes of the region that was asked for next into their place, and have them checked. Returns what
+        is wrong with them. Raises RefusedError when the peer refuses and the connection is still good, PeerLostError
+        when the connection is not, ProtocolError when the peer broke the protocol."""
         raise NotImplementedError
 
     def _answer(self, sock: socket.socket, content: Any, deadline: Deadline, *, peer: str) -> None:

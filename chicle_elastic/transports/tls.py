@@ -56,10 +56,7 @@ class TlsSocket(ssl.SSLSocket):
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Bytes that are here: of several records up to `buflen`; with MSG_PEEK, whether anything is here at all.
-
-        Raises:
-            BlockingIOError: None, on a non-blocking socket.
-        """
+        Raises BlockingIOError when there are none, on a non-blocking socket."""
         if flags:
             return bytes(self.pending()) or socket.socket.recv(self, buflen, flags)
         found = bytearray()
@@ -112,7 +109,9 @@ class Contexts(NamedTuple):
 
 
 class TlsIdentity:
-    """The certificate of a node, its key, and the CA whose certificates it accepts. Thread-safe.
+    """The certificate of a node, its key, and the CA whose certificates it accepts. Thread-safe. Raises UsageError when
+    a file is missing, others can read the key, they do not belong together, or no other node would accept the
+    certificate.
 
     The files are read again when they have changed, so that certificates can be renewed while a job runs. Files that
     cannot be used then are reported once, and the ones before stay in use.
@@ -120,10 +119,6 @@ class TlsIdentity:
     Args:
         folder: With tls.crt (the certificate, and intermediate ones behind it), tls.key (its private key, not
             encrypted, of a mode that a secret file may have) and ca.crt; all PEM.
-
-    Raises:
-        UsageError: A file is missing, others can read the key, they do not belong together, or no other node would
-            accept the certificate.
     """
 
     def __init__(self, folder: Path) -> None:

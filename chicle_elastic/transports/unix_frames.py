@@ -128,14 +128,12 @@ class FramedSocket:
         return bool(self._unsent)
 
     def post(self, text: bytes, *, fds: Sequence[int] = ()) -> None:
-        """Send a frame and never wait: what the kernel does not take is kept for `flush`.
+        """Send a frame and never wait: what the kernel does not take is kept for `flush`. Raises NotReadingError where
+        more than `Limits.unsent_bytes` would wait for the peer (this frame is not sent), ConnectionError when the peer
+        is gone.
 
         Args:
             fds: Descriptors to go with it; the receiver gets its own, and the caller may close these at once.
-
-        Raises:
-            NotReadingError: More than `Limits.unsent_bytes` would wait for the peer; this frame is not sent.
-            ConnectionError: The peer is gone.
         """
         frame = HEAD.pack(len(text), len(fds), 0) + text
         with self._send_lock:
@@ -171,11 +169,8 @@ class FramedSocket:
                 raise
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
-        """Wait for the next frame. Raises ProtocolError when what came is no frame within the limits.
-
-        Returns:
-            The frame; None when the peer is gone, or nothing came for `timeout_s`.
-        """
+        """Wait for the next frame. Raises ProtocolError when what came is no frame within the limits. Returns the
+        frame, or None when the peer is gone, or nothing came for `timeout_s`."""
         while not self._frames and not self._has_ended:
             if not self._is_readable(timeout_s):
                 return None

@@ -44,7 +44,8 @@ class ElasticSet:
 def elastic_set(
     estimator: Any, X: Any, y: Any, sample_weight: Any, *, kind: str | None, max_tasks: int, seed: int
 ) -> ElasticSet:
-    """Validate the arguments of `fit`.
+    """Validate the arguments of `fit`. Raises DataError when a value of X is NaN or infinite, UsageError when a
+    classifier has got a folder without class labels, ValueError for anything else that scikit-learn refuses.
 
     Args:
         estimator: The one to fit; `n_features_in_` and, where there are names, `feature_names_in_` are set.
@@ -52,11 +53,6 @@ def elastic_set(
         kind: `estimator_type` of the trainer.
         max_tasks: Largest number of tasks.
         seed: Of the shuffle.
-
-    Raises:
-        DataError: A value of X is NaN or infinite.
-        UsageError: A classifier has got a folder without class labels.
-        ValueError: Anything else that scikit-learn refuses.
     """
     if is_folder(X):
         require_no_labels(X, y, sample_weight)
@@ -114,11 +110,8 @@ def rows_of(estimator: Any, X: Any) -> Any:
 
 
 def codes_of(estimator: Any, y: Any) -> Array:
-    """Codes of labels, as the chunks of the fit had them.
-
-    Raises:
-        DataError: A label was not among those of the fit.
-    """
+    """Codes of labels, as the chunks of the fit had them. Raises DataError for a label that was not among those of the
+    fit."""
     labels = check_array(y, ensure_2d=False, dtype=None)
     unknown = np.setdiff1d(labels, estimator.classes_)
     if len(unknown):

@@ -38,7 +38,8 @@ class RegressionSet(TrainingData):
 
 
 def regression_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> RegressionSet:
-    """Validate the arguments of `fit`.
+    """Validate the arguments of `fit`. Raises DataError when a value of X is NaN or infinite, UsageError when all
+    weights are 0, or a folder has class labels, ValueError for anything else that scikit-learn refuses.
 
     Args:
         estimator: The one to fit; `n_features_in_` and, where there are names, `feature_names_in_` are set.
@@ -46,11 +47,6 @@ def regression_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_ta
         max_tasks: Largest number of tasks; with one the chunks lie over the memory of X, with more the rows are
             shuffled.
         seed: Of the shuffle.
-
-    Raises:
-        DataError: A value of X is NaN or infinite.
-        UsageError: All weights are 0, or a folder has class labels.
-        ValueError: Anything else that scikit-learn refuses.
     """
     name = type(estimator).__name__
     if is_folder(X):

@@ -30,16 +30,14 @@ MOST_LOOKS = 8
 def fit_at_once(
     estimator: Any, samples: Samples, *, l1: float, l2: float, alone: Callable[..., Any] | None
 ) -> dict[str, Any]:
-    """Return the attributes of the regression of all targets.
+    """Return the attributes of the regression of all targets. Raises DataError when values are not finite, or squares
+    overflow.
 
     Args:
         estimator: Being fitted.
         samples: The data.
         l1, l2: Factors of the penalties, one of them > 0.
         alone: Makes the regression of a target that has to be fitted by itself; None for no such fits.
-
-    Raises:
-        DataError: Values are not finite, or squares overflow.
     """
     begin = time.monotonic()
     products = Products(samples, has_intercept=bool(estimator.fit_intercept))

@@ -75,13 +75,9 @@ class Samples:
 
     @classmethod
     def of(cls, estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool = True) -> "Samples":
-        """Validate the arguments of `fit`; attributes of the features are set, or compared without `reset`.
-
-        Raises:
-            DataError: A value of X is NaN, infinite, or so large that squares overflow.
-            UsageError: All weights are 0.
-            ValueError: Anything else that scikit-learn refuses.
-        """
+        """Validate the arguments of `fit`; attributes of the features are set, or compared without `reset`. Raises
+        DataError when a value of X is NaN, infinite, or so large that squares overflow, UsageError when all weights are
+        0, ValueError for anything else that scikit-learn refuses."""
         X, y = validated_samples(estimator, X, y, has_real_targets=True, multi_output=True, reset=reset)
         weights = None
         if sample_weight is not None:
@@ -287,11 +283,8 @@ class Products:
         return np.asarray(vectors @ ((vectors.T @ right) / (values + alpha)))
 
     def require_finite(self, estimator: Any, samples: Samples) -> None:
-        """Refuse what has no products.
-
-        Raises:
-            DataError: Values are not finite, or squares overflow; it names the column.
-        """
+        """Refuse what has no products. Raises DataError when values are not finite, or squares overflow; it names the
+        column."""
         if not (np.isfinite(self.gram).all() and np.isfinite(self.right).all()):
             require_finite(estimator, samples.X)
             require_finite_model(estimator, np.full(1, np.nan), samples.hook_arguments)
@@ -323,12 +316,10 @@ class Products:
         return primal, np.maximum(primal - gap, 0.0), gap / np.maximum(primal, np.maximum(self.floor[columns], TINY))
 
     def errors_of_each_left_out(self, alphas: Array) -> Iterator[Array]:
-        """Yield by alpha the errors of Y where each row was left out of the fit, times s; shape (n, K).
+        """Yield by alpha the errors of Y where each row was left out of the fit, times s; shape (n, K). Raises
+        UsageError when sparse rows have products whose rounding is larger than a penalty.
 
         Dense rows are factored themselves: squares would lose singular values below 1e-8 of the largest one.
-
-        Raises:
-            UsageError: Sparse rows have products whose rounding is larger than a penalty.
         """
         unit = self.roots / np.sqrt(self.total)
         if sparse.issparse(self._rows):
@@ -385,7 +376,8 @@ def _sum(values: Array, more: Array) -> tuple[Array, Array]:
 def fit_at_once(
     estimator: Any, samples: Samples, products: Products, alphas: Array, *, alone: Callable[..., Any] | None
 ) -> dict[str, Any]:
-    """Return the attributes of a ridge regression of all targets.
+    """Return the attributes of a ridge regression of all targets. Raises DataError when values are not finite, or
+    squares overflow.
 
     Args:
         estimator: What data that cannot be is called by.
@@ -393,9 +385,6 @@ def fit_at_once(
         products: Of the same.
         alphas: Penalty of each target, shape (K,).
         alone: Makes the ridge regression of a target that has to be fitted by itself; None for no such fits.
-
-    Raises:
-        DataError: Values are not finite, or squares overflow.
     """
     begin = time.monotonic()
     products.require_finite(estimator, samples)

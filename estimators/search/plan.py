@@ -125,16 +125,14 @@ def _with_busy_threads(works: list[Work], num_threads: int) -> list[Work]:
 
 
 def cut_path(num_stages: int, num_parts: int) -> list[int]:
-    """Where to cut a path so that its parts take about the same time.
+    """Where to cut a path so that its parts take about the same time. Returns the first stage of each part but the
+    first, ascending.
 
     A fit is expected to take longer the larger C is, and twice as long at the beginning of a part.
 
     Args:
         num_stages: Fits on the path.
         num_parts: How many parts there may be.
-
-    Returns:
-        The first stage of each part but the first, ascending.
     """
     limit = num_stages * (num_stages + 1) // 2 // num_parts - 1
     while True:

@@ -46,12 +46,8 @@ class Rows:
         return is_same and has_labels == self._has_labels
 
     def check(self) -> None:
-        """Validate the data; once, whichever of several threads comes first.
-
-        Raises:
-            DataError: A value of X is NaN or infinite.
-            ValueError: Anything else that scikit-learn refuses.
-        """
+        """Validate the data; once, whichever of several threads comes first. Raises DataError when a value of X is NaN
+        or infinite, ValueError for anything else that scikit-learn refuses."""
         with self._lock:
             if self._is_checked:
                 return

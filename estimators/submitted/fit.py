@@ -40,20 +40,14 @@ class SubmittingRuntime(Protocol):
 
 
 def fit_elsewhere(estimator: Any, runtime: Any, X: Any, y: Any, sample_weight: Any) -> Any:
-    """Fit in a job of a cluster.
+    """Fit in a job of a cluster. Returns the estimator, with the attributes of the fit. Raises UsageError when
+    something of the estimator cannot go along, or the job is refused, JobFailedError when the job failed or was
+    cancelled (its folder stays), KeyboardInterrupt for Ctrl-C, also while the job goes on.
 
     Args:
         estimator: Validated parameters.
         runtime: Where; a `SubmittingRuntime`.
         X, y, sample_weight: Validated arguments of `fit`.
-
-    Returns:
-        The estimator, with the attributes of the fit.
-
-    Raises:
-        UsageError: Something of the estimator cannot go along, or the job is refused.
-        JobFailedError: The job failed or was cancelled; its folder stays.
-        KeyboardInterrupt: Ctrl-C, also while the job goes on.
     """
     name = type(estimator).__name__
     job = runtime.new_folder()
@@ -72,19 +66,13 @@ def fit_elsewhere(estimator: Any, runtime: Any, X: Any, y: Any, sample_weight: A
 
 
 def attach(job: Path, wait: Callable[..., Any], *, verbose: int) -> Any:
-    """Follow a job that another process has submitted.
+    """Follow a job that another process has submitted. Returns the fitted estimator. Raises UsageError when there is no
+    such job, JobFailedError when it failed or was cancelled.
 
     Args:
         job: Its folder.
         wait: `SubmittingRuntime.wait`.
         verbose: As of the estimators.
-
-    Returns:
-        The fitted estimator.
-
-    Raises:
-        UsageError: There is no such job.
-        JobFailedError: It failed or was cancelled.
     """
     if not (job / DATA / FIT_NAME).exists():  # it is over, and its data is gone
         if not (job / MODEL_NAME).exists():

@@ -28,7 +28,8 @@ PACKAGE = "estimators"
 
 
 def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> None:
-    """Write an estimator and its data.
+    """Write an estimator and its data. Raises CapacityError when the disk has no room for the data, UsageError when
+    something cannot go along, or the folder cannot be written.
 
     Args:
         estimator: Not fitted yet; `feature_names_in_` is kept where it has them.
@@ -36,10 +37,6 @@ def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> N
         y: Labels or targets, shape (n_samples,) or (n_samples, n_targets); None for a ChunkFolder.
         sample_weight: None, or as of `fit`.
         folder: Is made.
-
-    Raises:
-        CapacityError: The disk has no room for the data.
-        UsageError: Something cannot go along, or the folder cannot be written.
     """
     described = _described(estimator)
     arrays: dict[str, Array] = {}
@@ -151,14 +148,11 @@ def _targets(estimator: Any, y: Any) -> tuple[Array, list[Any] | None, bool]:
 
 
 class Staged:
-    """What `stage` has written.
+    """What `stage` has written. Raises UsageError when there is nothing, DataError when it is damaged, or of another
+    version.
 
     Args:
         folder: Where.
-
-    Raises:
-        UsageError: There is nothing.
-        DataError: It is damaged, or of another version.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -231,11 +225,7 @@ class Staged:
 
 
 def kind_of(name: str, where: Path) -> Any:
-    """The estimator of this name.
-
-    Raises:
-        DataError: It is none of Chicle's; `where` says so.
-    """
+    """The estimator of this name. Raises DataError when it is none of Chicle's; `where` says so."""
     package = import_module(PACKAGE)  # by its name: it imports the estimators, which import this module
     if name not in package.__all__ or not hasattr(getattr(package, name), "load"):
         raise DataError(f"{where} names {name!r}, which is none of Chicle's estimators")

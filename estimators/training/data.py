@@ -39,10 +39,7 @@ class TrainingData:
 
     def require_finite(self, estimator: Any) -> None:
         """Refuse NaN and infinity in rows that were passed to fit; those of a folder were looked at when it was made.
-
-        Raises:
-            DataError: With row and column.
-        """
+        Raises DataError with row and column of the value."""
         if self.features is not None:
             require_finite(estimator, self.features)
 

@@ -12,7 +12,8 @@ ClassWeight: TypeAlias = "Mapping[Any, float] | Literal['balanced'] | None"
 
 
 def class_weight_vector(class_weight: ClassWeight, classes: Array, totals: Array) -> Array | None:
-    """Weight of each class.
+    """Weight of each class. Raises UsageError when a weight is not a finite number >= 0, or labels are missing in the
+    dict while others in it are unknown.
 
     Args:
         class_weight: As the parameter of the estimators.
@@ -22,10 +23,6 @@ def class_weight_vector(class_weight: ClassWeight, classes: Array, totals: Array
 
     Returns:
         ndarray of shape (n_classes,), float64; None when all classes weigh 1.
-
-    Raises:
-        UsageError: A weight is not a finite number >= 0, or labels are missing in the dict while others in it are
-            unknown.
     """
     if class_weight is None:
         return None
@@ -48,17 +45,15 @@ def class_weight_vector(class_weight: ClassWeight, classes: Array, totals: Array
 
 
 def require_two_classes(name: str, classes: Array, totals: Array, class_weights: Array | None) -> None:
-    """Refuse data from which nothing can be told apart.
+    """Refuse data from which nothing can be told apart. Raises UsageError when there is one class, or no sample has a
+    weight above 0. (With samples of one class among those the answer is that class, as in a resample that lost the
+    others.)
 
     Args:
         name: Name of the estimator, for the message.
         classes: ndarray of shape (n_classes,). Labels.
         totals: ndarray of shape (n_classes,), float64. Sum of the sample weights of each class.
         class_weights: ndarray of shape (n_classes,), float64, or None. Factor of each class.
-
-    Raises:
-        UsageError: There is one class, or no sample has a weight above 0. (With samples of one class among those the
-            answer is that class, as in a resample that lost the others.)
     """
     if len(classes) < 2:
         raise UsageError(

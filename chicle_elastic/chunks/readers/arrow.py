@@ -21,11 +21,7 @@ def list_values(kind: "pa.DataType") -> "pa.DataType | None":
 
 
 def require_numbers(where: object, name: str | int, kind: "pa.DataType", remedy: str) -> None:
-    """Refuse features that are neither numbers nor lists of numbers.
-
-    Raises:
-        DataError: It names the column and its type.
-    """
+    """Refuse features that are neither numbers nor lists of numbers. Raises DataError with the column and its type."""
     from pyarrow import types
 
     of_one = list_values(kind) or kind

@@ -82,11 +82,7 @@ class NodeAgent(Launcher):
 
     def run_node(self) -> TaskEnd | None:
         """Run the node until it is finished, has left or has failed. Raises ChicleError when the node cannot take part
-        in the job.
-
-        Returns:
-            The end of a task that has failed for good; None where the node has finished or left.
-        """
+        in the job. Returns the end of a task that has failed for good, None where the node has finished or left."""
         options, entry, store = self._options, self._entry, self._entry.store
         with contextlib.ExitStack() as stack:
             board = stack.enter_context(ClusterBoard(options.log_dir, options.node, command=self._command))

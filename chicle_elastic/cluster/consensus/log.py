@@ -163,11 +163,8 @@ class Log:
         return [Entry(now=now, event=event, term=self.last_term) for event in ended.events()]
 
     def append(self, entry: Entry) -> list[Effect]:
-        """Fold one more entry.
-
-        Returns:
-            The scheduler's effects. An event that the scheduler refuses leaves the same log line on every agent.
-        """
+        """Fold one more entry. Returns the scheduler's effects. An event that the scheduler refuses leaves the same log
+        line on every agent."""
         event, round = entry.event, self.scheduler.round
         is_formed = (
             isinstance(event, events.RoundFormed)

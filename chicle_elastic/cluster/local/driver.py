@@ -71,14 +71,9 @@ class Driver:
         self._watch(server, self._hear_server)
 
     def run(self) -> Outcome:
-        """Until the outcome is here.
-
-        Raises:
-            JobFailedError: A task has failed; the message has its node and its traceback.
-            ChicleError: What a task raised, with its node.
-            PeerLostError: The cluster is gone.
-            KeyboardInterrupt: Ctrl-C before the first iteration has ended, or twice.
-        """
+        """Until the outcome is here. Raises JobFailedError with node and traceback when a task has failed, ChicleError
+        as a task raised it, with its node, PeerLostError when the cluster is gone, KeyboardInterrupt for Ctrl-C before
+        the first iteration has ended, or twice."""
         with _ctrl_c_calls(self._interrupt) as wakes:
             self._selector.register(wakes, selectors.EVENT_READ, lambda: self._end_early(wakes))
             try:

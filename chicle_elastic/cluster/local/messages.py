@@ -68,11 +68,8 @@ class Connection(Closing):
         self._frames.send(text, fds=fds, payload=payload)
 
     def receive(self, timeout_s: float | None = None) -> Received | None:
-        """Wait for the next message. Raises ProtocolError when what came is no message.
-
-        Returns:
-            The message; None when the other side is gone, or nothing came in time.
-        """
+        """Wait for the next message. Raises ProtocolError when what came is no message. Returns the message, or None
+        when the other side is gone, or nothing came in time."""
         frame = self._frames.receive(timeout_s)
         return None if frame is None else _decode([frame])[0]
 
@@ -114,11 +111,7 @@ def pair() -> tuple[Connection, socket.socket]:
 
 def listen(address: str) -> socket.socket | None:
     """Listen at an abstract address, which leaves nothing on any disk. Raises OSError when the system has no such
-    sockets.
-
-    Returns:
-        The listener; None when another process listens there already.
-    """
+    sockets. Returns the listener, None when another process listens there already."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.bind(_name(address))

@@ -51,13 +51,11 @@ class ProcessPool:
     def begin(
         self, kind: str, name: str, job: dict[str, Any], *, fds: Iterable[int] = (), output: Path | None = None
     ) -> PooledProcess:
-        """Give a process a job; it is forked when none is free.
+        """Give a process a job; it is forked when none is free. Raises OSError when no process, memory or descriptor is
+        to be had.
 
         Args:
             job: JSON values, for the kind's body; with "is_single_use" the process ends after it.
-
-        Raises:
-            OSError: No process, memory or descriptor to be had.
         """
         process = self._free[kind].pop() if self._free[kind] else self._fork(kind, name)
         try:

@@ -33,12 +33,10 @@ BUILTIN_CLASSES = (type(None), type(...), type(NotImplemented))
 def dump(parts: Mapping[str, Any]) -> tuple[bytes, bool]:
     """Pickle the parts of a job. Raises UsageError when a part holds something that cannot be pickled, such as a lock
     or an open socket; the message has the way to it. Raises MissingExtraError when cloudpickle is not installed.
+    Returns their pickles, and whether there is code in them.
 
     Args:
         parts: By what messages call them, e.g. "trainer".
-
-    Returns:
-        Their pickles, and whether there is code in them.
     """
     file = io.BytesIO()
     with _code_pickler(file) as pickler:

@@ -50,11 +50,8 @@ class SignedValue:
 
     def swap(self, seen: Reading, value: Any) -> Reading:
         """Write a value in place of what was read, unless the key holds something else by now. Raises UsageError when
-        the value is larger than `MAX_CELL_BYTES`, StoreUnreachableError when the store does not answer.
-
-        Returns:
-            What the key holds now; `is_in_place` tells whether that is the new value.
-        """
+        the value is larger than `MAX_CELL_BYTES`, StoreUnreachableError when the store does not answer. Returns what
+        the key holds now; `is_in_place` tells whether that is the new value."""
         signed = self._secret.sign(self.key, value)
         if len(signed) > MAX_CELL_BYTES:
             raise UsageError(

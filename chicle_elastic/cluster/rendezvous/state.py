@@ -67,11 +67,8 @@ class RendezvousState:
 
     @classmethod
     def from_json(cls, value: object) -> "RendezvousState":
-        """The state that `to_json` was called on.
-
-        Raises:
-            ProtocolError: It has another format, or is malformed. (It carried the signature of the job.)
-        """
+        """The state that `to_json` was called on. Raises ProtocolError when it has another format, or is malformed. (It
+        carried the signature of the job.)"""
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             found = value.get("format") if isinstance(value, dict) else type(value).__name__
             raise ProtocolError(

@@ -68,12 +68,8 @@ class StateStore:
             return is_written
 
     def change(self, transition: Callable[[RendezvousState], RendezvousState]) -> None:
-        """Apply a transition to the state in the store; retried as often as another agent writes first.
-
-        Raises:
-            ForgedStateError: See `read`.
-            StoreUnreachableError: The store does not answer.
-        """
+        """Apply a transition to the state in the store; retried as often as another agent writes first. Raises
+        ForgedStateError as `read` does, StoreUnreachableError when the store does not answer."""
         while True:
             reading, state = self.read()
             if state is None:

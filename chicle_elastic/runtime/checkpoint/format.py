@@ -257,11 +257,8 @@ def read_part(path: Place, rank: int) -> dict[str, Any] | None:
 
 
 def _require_model_version(path: Place, job: Mapping[str, Any], identity: JobIdentity) -> None:
-    """Refuse a model that the same trainer laid out in another way; a trainer without a version has version 1.
-
-    Raises:
-        UsageError: With both versions.
-    """
+    """Refuse a model that the same trainer laid out in another way; a trainer without a version has version 1. Raises
+    UsageError with both versions."""
     theirs, ours = job.get("trainer", {}), identity.trainer
     found, needed = (trainer.get("model_version", 1) for trainer in (theirs, ours))
     if theirs.get("trainer") == ours.get("trainer") and found != needed:

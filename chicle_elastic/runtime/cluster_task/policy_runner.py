@@ -161,12 +161,8 @@ class TimeLimitedPolicy:
         return self.policy.name
 
     def decide(self, observations: Observations, /) -> Decision | None:
-        """The decision of the policy.
-
-        Raises:
-            ContractError: The policy did not answer in time.
-            Exception: Any error of the policy.
-        """
+        """The decision of the policy. Raises ContractError when the policy did not answer in time, Exception for any
+        error of the policy."""
         answers: list[Decision | None] = []
         errors: list[Exception] = []
 

@@ -40,16 +40,11 @@ class ClusterRuntime:
         return self.max_nodes
 
     def run(self, job: Job) -> Outcome:
-        """Take part in the job to its end.
-
-        Raises:
-            SystemExit: This node leaves the job before its end; the exit code is 0. The shutdown of Python takes half a
-                second of a processor that other tasks may iterate on. So the process lowers its priority, and skips the
-                last search for cycles (`gc.freeze`).
-            JobFailedError: Another task failed, and the job with it.
-            ProtocolError: The agent is gone, or runs another version.
-            ContractError: The job's solver broke the contract of chunks.
-        """
+        """Take part in the job to its end. Raises SystemExit with the exit code 0 when this node leaves the job before
+        its end, JobFailedError when another task failed, and the job with it, ProtocolError when the agent is gone, or
+        runs another version, ContractError when the job's solver broke the contract of chunks. Where the node leaves,
+        the shutdown of Python takes half a second of a processor that other tasks may iterate on. So the process lowers
+        its priority, and skips the last search for cycles (`gc.freeze`)."""
         from chicle_elastic.runtime.cluster_task.task import ClusterTask
 
         try:

@@ -176,11 +176,7 @@ class SocketGroup:
         )
 
     def broadcast(self, buffer: Array, *, root: int) -> None:
-        """Replace `buffer` by that of the member `root`, in place.
-
-        Raises:
-            OSError: As `all_reduce`.
-        """
+        """Replace `buffer` by that of the member `root`, in place. Raises OSError as `all_reduce` does."""
         parts = [_bytes(buffer[part]) for part in self._parts(len(buffer))]
         own = parts[self.rank]
         if root == self.rank:

@@ -69,13 +69,10 @@ class Reads:
             self._jobs.append(_Job(pull, key, self._memory.place_of(pull.into)))
 
     def bring(self, turn: Callable[[], None]) -> Exception | None:
-        """Wait for the region that was asked for first.
+        """Wait for the region that was asked for first. Returns what is wrong with it.
 
         Args:
             turn: Waits until the queue pair has done something, and tells `completed`.
-
-        Returns:
-            What is wrong with it.
         """
         job = self._jobs[0]
         self._post()

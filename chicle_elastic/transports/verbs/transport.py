@@ -27,15 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 class VerbsTransport(Transport):
-    """A `Transport`; addresses are "tcp://host:port", where queue pairs are made.
+    """A `Transport`; addresses are "tcp://host:port", where queue pairs are made. Raises RdmaUnavailableError with the
+    exact reason when RDMA cannot be used here, UsageError when the address cannot be listened on.
 
     Args:
         host: By which peers reach this host; by default the listening address.
         device: Name of the RDMA device; by default the one with the address `host`, else the first.
-
-    Raises:
-        RdmaUnavailableError: RDMA cannot be used here; the message says exactly why.
-        UsageError: The address cannot be listened on.
     """
 
     scheme = "verbs"
