@@ -324,14 +324,11 @@ class Columns:
 
     A column without values has the weight 0 at the optimum of every penalised problem. Hashed and one-hot rows leave
     most columns empty, and every vector with a number per column then costs more than the rows do.
-
-    Attributes:
-        number: Columns of X.
-        places: ndarray, int64. Where the weights of a fit, of one output and with its intercept, stand among `number`
-            weights and an intercept; None where the fit goes over all columns.
     """
 
-    number: int
+    number: int  # columns of X
+    # ndarray, int64. Where the weights of a fit, of one output and with its intercept, stand among `number` weights and
+    # an intercept; None where the fit goes over all columns.
     places: Array | None = None
 
     @classmethod

@@ -36,19 +36,13 @@ LABELS_PER_BLOCK = 1 << 15
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSet(TrainingData):
-    """Validated input of the fit of a classifier.
+    """Validated input of the fit of a classifier."""
 
-    Attributes:
-        classes: ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it.
-        class_weights: ndarray of shape (n_classes,), float64, or None. Factor of C per class code.
-        codes: ndarray of shape (n_samples,), int32. Class codes; None where the rows lie in a folder.
-        weights: ndarray of shape (n_samples,), float64, or None. Sample weights.
-    """
-
-    classes: Array
-    class_weights: Array | None
+    classes: Array  # ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it.
+    class_weights: Array | None  # ndarray of shape (n_classes,), float64, or None. Factor of C per class code.
+    # ndarray of shape (n_samples,), int32. Class codes; None where the rows lie in a folder.
     codes: Array | None = None
-    weights: Array | None = None
+    weights: Array | None = None  # ndarray of shape (n_samples,), float64, or None. Sample weights.
 
     def codes_and_weights(self) -> tuple[Array, Array | None]:
         """Return class codes and sample weights by row, each of shape (n_samples,)."""

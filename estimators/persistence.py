@@ -45,19 +45,13 @@ PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:
-    """Save a linear model to a file, load it, or turn it into an estimator of scikit-learn.
+    """Save a linear model to a file, load it, or turn it into an estimator of scikit-learn."""
 
-    Attributes:
-        _twin: Class of scikit-learn with the same parameters and predictions, with its module; empty for none.
-        _file_arrays: Attributes that are arrays.
-        _file_required: Those of them that every fit has.
-        _file_values: Attributes that are plain values.
-    """
-
+    # class of scikit-learn with the same parameters and predictions, with its module; empty for none
     _twin: ClassVar[str] = ""
-    _file_arrays: ClassVar[tuple[str, ...]] = ARRAYS
-    _file_required: ClassVar[tuple[str, ...]] = REQUIRED_ARRAYS
-    _file_values: ClassVar[tuple[str, ...]] = VALUES
+    _file_arrays: ClassVar[tuple[str, ...]] = ARRAYS  # attributes that are arrays
+    _file_required: ClassVar[tuple[str, ...]] = REQUIRED_ARRAYS  # those of them that every fit has
+    _file_values: ClassVar[tuple[str, ...]] = VALUES  # attributes that are plain values
 
     @classmethod
     @functools.cache  # every fit asks, and inspecting a signature takes as long as the checks of a small X

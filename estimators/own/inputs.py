@@ -28,16 +28,11 @@ from estimators.streaming import is_folder, require_no_labels, require_same_feat
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticSet:
-    """Validated input of a fit.
+    """Validated input of a fit."""
 
-    Attributes:
-        source: Where the runtime takes the chunks from.
-        classes: ndarray of shape (n_classes,), labels whose codes the targets are; None where they are none.
-        hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
-    """
-
-    source: ChunkSource
-    classes: Array | None
+    source: ChunkSource  # where the runtime takes the chunks from
+    classes: Array | None  # ndarray of shape (n_classes,), labels whose codes the targets are; None where they are none
+    # `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
 

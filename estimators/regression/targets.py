@@ -61,17 +61,11 @@ RESULTS = ("coef_", "intercept_", "objective_", "dual_objective_")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Samples:
-    """Validated rows with several targets.
+    """Validated rows with several targets."""
 
-    Attributes:
-        X: ndarray or CSR matrix of shape (n, d).
-        Y: ndarray of shape (n, K), float64.
-        weights: ndarray of shape (n,), float64, or None.
-    """
-
-    X: Any
-    Y: Array
-    weights: Array | None
+    X: Any  # ndarray or CSR matrix of shape (n, d)
+    Y: Array  # ndarray of shape (n, K), float64
+    weights: Array | None  # ndarray of shape (n,), float64, or None
 
     @classmethod
     def of(cls, estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool = True) -> "Samples":
@@ -408,15 +402,10 @@ def results_of(products: Products, alphas: Array) -> "Results":
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Results:
-    """Of each target.
+    """Of each target."""
 
-    Attributes:
-        coef: Shape (K, d).
-        primal, dual, gaps: P, D and the relative gap, shape (K,).
-    """
-
-    coef: Array
-    primal: Array
+    coef: Array  # shape (K, d)
+    primal: Array  # P, D and the relative gap, shape (K,)
     dual: Array
     gaps: Array
 

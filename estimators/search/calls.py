@@ -25,38 +25,25 @@ NOTHING: Array = np.zeros(0, dtype=np.intp)
 
 @dataclass(slots=True, eq=False)
 class Fitted:
-    """What a job found for a call.
+    """What a job found for a call."""
 
-    Attributes:
-        attributes: Of the fitted estimator.
-        seconds: What the fit took.
-        warn: Called where the estimator's `fit` would warn; None where it would not.
-    """
-
-    attributes: Mapping[str, Any]
-    seconds: float
-    warn: Callable[[], None] | None = None
+    attributes: Mapping[str, Any]  # of the fitted estimator
+    seconds: float  # what the fit took
+    warn: Callable[[], None] | None = None  # called where the estimator's `fit` would warn; None where it would not
 
 
 @dataclass(slots=True, eq=False)
 class SearchCall:
-    """One call.
+    """One call."""
 
-    Attributes:
-        function, args, kwargs: What would be called.
-        X, y: All rows, and their labels or targets.
-        estimator: With the parameters of the candidate; a copy.
-        outcome: What was found, or why there is no model; None before.
-        is_left_alone: No job takes it: it runs as it would anywhere, and finds the error by itself if there is one.
-    """
-
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # what would be called
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    X: Any
+    X: Any  # all rows, and their labels or targets
     y: Any
-    estimator: Any
-    outcome: Fitted | Exception | None = field(default=None)
+    estimator: Any  # with the parameters of the candidate; a copy
+    outcome: Fitted | Exception | None = field(default=None)  # what was found, or why there is no model; None before
+    # no job takes it: it runs as it would anywhere, and finds the error by itself if there is one
     is_left_alone: bool = field(default=False)
 
     @classmethod

@@ -33,13 +33,9 @@ MOST_CODES = 1 << 12
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Chain:
-    """Fits on one split that differ in C, from the smallest on.
+    """Fits on one split that differ in C, from the smallest on."""
 
-    Attributes:
-        calls: At least one.
-    """
-
-    calls: list[SearchCall]
+    calls: list[SearchCall]  # at least one
 
     @property
     def estimator(self) -> Any:
@@ -49,17 +45,11 @@ class Chain:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Stages:
-    """A chain as part of a job.
+    """A chain as part of a job."""
 
-    Attributes:
-        chain: The fits.
-        labels: Classes of the split, in order.
-        trainers: One per fit.
-    """
-
-    chain: Chain
-    labels: Array
-    trainers: "list[Stage]"
+    chain: Chain  # the fits
+    labels: Array  # classes of the split, in order
+    trainers: "list[Stage]"  # one per fit
 
     @property
     def kind(self) -> tuple[int, bool]:
@@ -69,19 +59,12 @@ class Stages:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ClassifierWork:
-    """One job for its chains, or a few where they cannot be in one.
+    """One job for its chains, or a few where they cannot be in one."""
 
-    Attributes:
-        rows: The data.
-        chains: What is to be fitted.
-        needs_main_thread: Whether the job is a cluster's.
-        num_threads: Threads of a task where the estimators do not say so.
-    """
-
-    rows: Rows
-    chains: list[Chain]
-    needs_main_thread: bool = False
-    num_threads: int = 1
+    rows: Rows  # the data
+    chains: list[Chain]  # what is to be fitted
+    needs_main_thread: bool = False  # whether the job is a cluster's
+    num_threads: int = 1  # threads of a task where the estimators do not say so
     _runtime: Any = field(default=None, init=False)
 
     def may_have(self, estimator: Any) -> bool:

@@ -14,17 +14,11 @@ from chicle_elastic.chunks.views import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitCodes:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        codes: Of each row, shape (num_rows,), int32, from 0.
-        classes: Class code of each code, shape (num_codes,), int32.
-        counts: How often rows of a code count in each split, shape (num_codes, num_splits), float64.
-    """
-
-    codes: Array
-    classes: Array
-    counts: Array
+    codes: Array  # of each row, shape (num_rows,), int32, from 0
+    classes: Array  # class code of each code, shape (num_codes,), int32
+    counts: Array  # how often rows of a code count in each split, shape (num_codes, num_splits), float64
 
 
 def split_codes(classes: Array, splits: Sequence[Array]) -> SplitCodes:

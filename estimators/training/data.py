@@ -13,18 +13,12 @@ from estimators.streaming import rows_in_order
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """Validated input of a fit.
+    """Validated input of a fit."""
 
-    Attributes:
-        source: Where the runtime takes the chunks from; where the rows lie in a folder, that folder.
-        columns: Those that have values there.
-        features: ndarray or CSR matrix of shape (n_samples, n_features); None where the rows lie in a folder.
-        hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
-    """
-
-    source: ChunkSource
-    columns: Columns
-    features: Any = None
+    source: ChunkSource  # where the runtime takes the chunks from; where the rows lie in a folder, that folder
+    columns: Columns  # those that have values there
+    features: Any = None  # ndarray or CSR matrix of shape (n_samples, n_features); None where the rows lie in a folder
+    # `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
     def by_row(self, function: Callable[[Any], Array]) -> Array:

@@ -16,19 +16,13 @@ from chicle_elastic.solvers.linear.objectives import Loss, dual_slopes, duals_fr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptDuals:
-    """Where the last fit ended.
+    """Where the last fit ended."""
 
-    Attributes:
-        fingerprint: Of features and labels.
-        slopes: ndarray of shape (n_samples, n_outputs), float64. alpha_i / C_i of each output. Other weights and
-            another loss leave them nearly as they were, and so does a new C for the hinge: a dual at its bound stays
-            there.
-        upper: ndarray of shape (n_samples,), float64. The C_i.
-    """
-
-    fingerprint: Hashable
+    fingerprint: Hashable  # of features and labels
+    # ndarray of shape (n_samples, n_outputs), float64. alpha_i / C_i of each output. Other weights and another loss
+    # leave them nearly as they were, and so does a new C for the hinge: a dual at its bound stays there.
     slopes: Array
-    upper: Array
+    upper: Array  # ndarray of shape (n_samples,), float64. The C_i.
 
     @classmethod
     def of(cls, fingerprint: Hashable, duals: Array, upper: Array) -> "KeptDuals":
