@@ -18,6 +18,7 @@ from tests.timeouts import timeout_s
 __all__ = ["ROOT"]
 POLL_S = 0.005
 SCRIPT = Path(__file__).with_name("train_svm.py")
+PACED = ROOT / "tests/harness/paced_app.py"
 
 
 class AgentProcess(NodeEvents):
@@ -182,3 +183,9 @@ def end_all(cluster: LocalAgents, agents: list[AgentProcess]) -> None:
 def svm_script(folder: Path, *options: str) -> tuple[str, ...]:
     """The arguments of the training script of the tests."""
     return (str(SCRIPT), "--out", str(folder), "--end-file", str(folder / "end"), *options)
+
+
+def paced_script(folder: Path, *options: str) -> tuple[str, ...]:
+    """The arguments of the script that counts, 20 ms an iteration, until the job is ended."""
+    until = ("--end-file", str(folder / "end"), "--iterations", "100000")
+    return (str(PACED), "--out", str(folder), *until, "--no-policy", "--min-ms", "20", *options)

@@ -28,30 +28,33 @@ POLL_S = 0.001
 Solve = Callable[[Array, Budget], Update]
 
 
-def with_solve(solver: Solver, change: Callable[[Solve, Array, Budget], Update]) -> Solver:
-    """Have a solver do something else, or more, in its iterations; `change` gets what it did before."""
-    solver.solve = functools.partial(change, solver.solve)  # type: ignore[method-assign]
-    return solver
+class ChangedLinear(LinearTrainer):
+    """A linear trainer whose solvers do something else, or more, in their iterations."""
+
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
+        """One iteration; `solve` is what the solver does by itself."""
+        raise NotImplementedError
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of a linear model, changed."""
+        solver = LinearTrainer.solver(self, ctx)
+        solver.solve = functools.partial(self.change, ctx, solver.solve)  # type: ignore[method-assign]
+        return solver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacedLinear(LinearTrainer):
+class PacedLinear(ChangedLinear):
     """Iterations take at least `min_s`, so that faults find one in flight."""
 
     min_s: float = 0.0
 
-    def solver(self, ctx: Context) -> Solver:
-        """The solver of a linear model, slowed down."""
-
-        def slow_solve(solve: Solve, model: Array, budget: Budget) -> Update:
-            end_s = time.monotonic() + self.min_s
-            update = solve(model, budget)
-            while time.monotonic() < end_s and not budget.is_spent():
-                time.sleep(POLL_S)
-            return update
-
-        # Not super(): a dataclass with slots is another class than the one that a bare super() remembers.
-        return with_solve(LinearTrainer.solver(self, ctx), slow_solve)
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
+        """Slowed down."""
+        end_s = time.monotonic() + self.min_s
+        update = solve(model, budget)
+        while time.monotonic() < end_s and not budget.is_spent():
+            time.sleep(POLL_S)
+        return update
 
 
 class PacedCocoa(PacedLinear):

@@ -5,8 +5,9 @@
 
 Costs are microseconds per sample, by node; `--change` sets another one from an iteration on. Solvers sleep, so nodes of
 one host do not hinder each other. With `--part` they process such a share of their rows in an iteration, as local SGD.
-Each task that stays to the end writes PID.paced.json: for each iteration its end in seconds since the job began, the
-chunks of each node, and what was said at the boundary before it.
+With `--skip-from` they leave a chunk out from an iteration on, and say that the budget was spent: a breach of the
+contract that their own task cannot see. Each task that stays to the end writes PID.paced.json: for each iteration its
+end in seconds since the job began, the chunks of each node, and what was said at the boundary before it.
 """
 
 import argparse
@@ -56,20 +57,21 @@ class PacedSolver(Solver):
     def __init__(self, ctx: Context, trainer: "PacedTrainer") -> None:
         super().__init__(ctx)
         self._costs = [cost for cost in trainer.costs if cost.node == ctx.name]
-        self._noise, self._rng, self._part = trainer.noise, ctx.rng, trainer.part
+        self._trainer, self._rng, self._part = trainer, ctx.rng, trainer.part
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """One iteration."""
-        end_s = time.monotonic()
+        trainer, end_s = self._trainer, time.monotonic() + self._trainer.min_s
+        is_lazy = 0 < trainer.skip_from <= budget.iteration
         samples = 0
-        for chunk in self.chunks.values():
+        for chunk in sorted(self.chunks.values(), key=lambda chunk: chunk.id)[is_lazy:]:
             rows = max(1, round(self._part * chunk.num_rows))
             chunk.count(rows)
             samples += rows
         cost_s = [cost.seconds for cost in self._costs if cost.since <= budget.iteration]
-        end_s += samples * (cost_s[-1] if cost_s else 0.0) * max(0.1, 1 + self._noise * self._rng.standard_normal())
+        end_s += samples * (cost_s[-1] if cost_s else 0.0) * max(0.1, 1 + trainer.noise * self._rng.standard_normal())
         time.sleep(max(0.0, end_s - time.monotonic()))
-        is_partial = self._part < 1.0
+        is_partial = is_lazy or self._part < 1.0
         return Update(
             delta=np.ones_like(model), samples=samples, weight=samples, metrics={"rows": samples}, is_partial=is_partial
         )
@@ -82,6 +84,8 @@ class PacedTrainer(Trainer):
     costs: tuple[Cost, ...]  # of all nodes; later ones of a node take the place of earlier ones
     noise: float  # relative standard deviation of the time of an iteration
     part: float = 1.0  # share of its rows that a task processes in an iteration, > 0 and <= 1
+    min_s: float = 0.0  # an iteration takes so long at least, and the rows on top
+    skip_from: int = 0  # iteration from which on a task leaves its first chunk out; 0 for none
 
     @property
     def takes_parts(self) -> bool:
@@ -108,6 +112,10 @@ class PacedTrainer(Trainer):
         """The mean."""
         return model + weighted_sum / total_weight
 
+    def figures(self, model: Array, report: object) -> dict[str, float]:
+        """The model itself."""
+        return {"objective": float(model[0])}
+
 
 def cost_of(text: str) -> Cost:
     """NODE=MICROSECONDS or NODE=MICROSECONDS@ITERATION."""
@@ -124,6 +132,9 @@ def main() -> None:
     parser.add_argument("--change", type=cost_of, action="append", default=[], dest="changes")
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--part", type=float, default=1.0)
+    parser.add_argument("--min-ms", type=float, default=0.0)
+    parser.add_argument("--skip-from", type=int, default=0)
+    parser.add_argument("--end-file", type=Path, help="the job ends at an iteration after this file appeared")
     parser.add_argument("--chunks", type=int, default=64)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--no-policy", action="store_true", help="leave the chunks where they are")
@@ -139,10 +150,17 @@ def main() -> None:
     if options.bad_policy:
         policies = (Faulty(), *policies)
     job = Job(
-        trainer=PacedTrainer(costs=(*options.costs, *options.changes), noise=options.noise, part=options.part),
+        trainer=PacedTrainer(
+            costs=(*options.costs, *options.changes),
+            noise=options.noise,
+            part=options.part,
+            min_s=options.min_ms / 1e3,
+            skip_from=options.skip_from,
+        ),
         source=source,
         max_iterations=options.iterations,
         policies=policies,
+        on_iteration=None if options.end_file is None else lambda record: options.end_file.exists(),
     )
     outcome = cluster_runtime().run(job)
     told = [

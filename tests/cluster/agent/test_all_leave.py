@@ -13,13 +13,12 @@ import pytest
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.transports.addresses import parse_tcp
-from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
+from tests.cluster.cluster_harness import AgentProcess, LocalAgents, paced_script, svm_script
 from tests.runtime.checkpoint import s3_server as s3
 from tests.timeouts import comes
 
 pytestmark = pytest.mark.chaos  # too long for `make test`
 
-WATCH_APP = Path(__file__).parents[1] / "watch_app.py"
 EVERY = 5
 GRACE_S = 6.0
 
@@ -94,7 +93,7 @@ def test_all_nodes_leave_and_new_ones_go_on_from_a_bucket(tmp_path: Path, server
 
 def test_those_that_come_while_all_leave_get_the_model(tmp_path: Path) -> None:
     """Without any checkpoint: the nodes under notice take part in one more iteration, then they leave."""
-    script = (str(WATCH_APP), str(tmp_path))
+    script = paced_script(tmp_path)
     with LocalAgents(tmp_path, nodes="1:4", script=script, options=("--grace", "90")) as cluster:
         old = [cluster.start(f"n{number}") for number in range(2)]
         old[0].wait_for("iteration", lambda event: len(event["seconds"]) == 2)

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster_harness import AgentProcess, Event, LocalAgents
+from tests.cluster.cluster_harness import ROOT, AgentProcess, Event, LocalAgents, paced_script
 from tests.programs import run_python
 from tests.timeouts import timeout_s
 
 parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="needs prometheus-client")
 MAIN = "from chicle_elastic.cli.main import main; raise SystemExit(main())"
-ROOT = Path(__file__).parents[3]
-APP = ROOT / "tests/cluster/watch_app.py"
 
 
 def scrape(agent: AgentProcess) -> dict[str, float]:
@@ -50,7 +48,7 @@ def status(cluster: LocalAgents, secret: Path) -> list[str]:
 
 def test_an_operator_sees_members_bytes_losses_and_replays(tmp_path: Path) -> None:
     """From the agent that stays; the other one answers for the same job."""
-    with LocalAgents(tmp_path, nodes="1:4", script=(str(APP), str(tmp_path)), options=("--metrics", "0")) as cluster:
+    with LocalAgents(tmp_path, nodes="1:4", script=paced_script(tmp_path), options=("--metrics", "0")) as cluster:
         first = cluster.start("n0")
         first.wait_for("iteration")
         second = cluster.start("n1")

@@ -6,15 +6,12 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chicle_elastic.monitoring.cluster_board import BOARD_FOLDER
-from tests.cluster.cluster_harness import LocalAgents
-
-APP = Path(__file__).parents[1] / "watch_app.py"
+from tests.cluster.cluster_harness import LocalAgents, paced_script
 
 
 def test_a_solver_that_skips_a_chunk_ends_the_job_everywhere(tmp_path: Path) -> None:
     """It says that its budget was spent, which its task has to believe; its agent knows better."""
-    script = (str(APP), str(tmp_path), "20")
-    with LocalAgents(tmp_path, nodes="2:2", script=script) as cluster:
+    with LocalAgents(tmp_path, nodes="2:2", script=paced_script(tmp_path, "--skip-from", "20")) as cluster:
         agents = [cluster.start("n0"), cluster.start("n1")]
         assert [agent.wait_for_end() for agent in agents] == [1, 1]
         for agent in agents:
@@ -29,7 +26,7 @@ def test_a_solver_that_skips_a_chunk_ends_the_job_everywhere(tmp_path: Path) -> 
 
 def test_tensorboard_shows_one_run_whoever_leads(tmp_path: Path) -> None:
     """The first member is killed: the next one goes on, and the curves of the dead one end at zero."""
-    with LocalAgents(tmp_path, nodes="1:4", script=(str(APP), str(tmp_path))) as cluster:
+    with LocalAgents(tmp_path, nodes="1:4", script=paced_script(tmp_path)) as cluster:
         lead = cluster.start("n0")
         lead.wait_for("iteration")
         second = cluster.start("n1")

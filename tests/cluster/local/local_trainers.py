@@ -29,75 +29,59 @@ from chicle_elastic.policies.base import (
 from chicle_elastic.solvers.base import Budget, Context, Report, Solver, Update
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.values import PolicyAction
-from tests.cluster.train_svm import Solve, with_solve
+from tests.cluster.train_svm import ChangedLinear, Solve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TalkativeCocoa(LinearTrainer):
+class TalkativeCocoa(ChangedLinear):
     """CoCoA whose solver reports a sum that no trainer knows of."""
 
-    def solver(self, ctx: Context) -> Solver:
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
         """The solver of CoCoA, which says more."""
-
-        def talkative_solve(solve: Solve, model: Array, budget: Budget) -> Update:
-            update = solve(model, budget)
-            return replace(update, metrics={**update.metrics, "mine": 1.0})
-
-        return with_solve(LinearTrainer.solver(self, ctx), talkative_solve)
+        update = solve(model, budget)
+        return replace(update, metrics={**update.metrics, "mine": 1.0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HangingCocoa(LinearTrainer):
+class HangingCocoa(ChangedLinear):
     """CoCoA whose solvers hang in an iteration, whatever is asked of them; that of n0 sends a Ctrl-C to the driver."""
 
     hangs_at: int = 4
     driver_pid: int = 0
 
-    def solver(self, ctx: Context) -> Solver:
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
         """The solver of CoCoA, which hangs."""
-
-        def hanging_solve(solve: Solve, model: Array, budget: Budget) -> Update:
-            if budget.iteration == self.hangs_at and ctx.name.startswith("n"):  # not while a task warms up
-                if ctx.name == "n0":
-                    os.kill(self.driver_pid, signal.SIGINT)
-                threading.Event().wait()
-            return solve(model, budget)
-
-        return with_solve(LinearTrainer.solver(self, ctx), hanging_solve)
+        if budget.iteration == self.hangs_at and ctx.name.startswith("n"):  # not while a task warms up
+            if ctx.name == "n0":
+                os.kill(self.driver_pid, signal.SIGINT)
+            threading.Event().wait()
+        return solve(model, budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultyCocoa(LinearTrainer):
+class FaultyCocoa(ChangedLinear):
     """CoCoA whose solver raises in an iteration, in the tasks of some nodes."""
 
     raise_at: int = 3
     nodes: tuple[str, ...] = ("n1",)
 
-    def solver(self, ctx: Context) -> Solver:
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
         """The solver of CoCoA, with a fault."""
-
-        def faulty_solve(solve: Solve, model: Array, budget: Budget) -> Update:
-            if budget.iteration == self.raise_at and ctx.name in self.nodes:
-                raise ZeroDivisionError("the fault of the test")
-            return solve(model, budget)
-
-        return with_solve(LinearTrainer.solver(self, ctx), faulty_solve)
+        if budget.iteration == self.raise_at and ctx.name in self.nodes:
+            raise ZeroDivisionError("the fault of the test")
+        return solve(model, budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GreedyCocoa(LinearTrainer):
+class GreedyCocoa(ChangedLinear):
     """CoCoA whose solver takes memory until the kernel kills its task, and no other process."""
 
-    def solver(self, ctx: Context) -> Solver:
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
         """The solver of CoCoA, with a leak."""
         taken: list[bytes] = []
-
-        def greedy_solve(solve: Solve, model: Array, budget: Budget) -> Update:
-            Path("/proc/self/oom_score_adj").write_text("1000")
-            while True:
-                taken.append(os.urandom(1 << 20))
-
-        return with_solve(LinearTrainer.solver(self, ctx), greedy_solve)
+        Path("/proc/self/oom_score_adj").write_text("1000")
+        while True:
+            taken.append(os.urandom(1 << 20))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,21 +97,17 @@ class ThreadedCocoa(LinearTrainer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnevenCocoa(LinearTrainer):
+class UnevenCocoa(ChangedLinear):
     """CoCoA that is slow on one node."""
 
     slow_node: str = "n1"
     slow_s: float = 0.01
 
-    def solver(self, ctx: Context) -> Solver:
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
         """The solver of CoCoA, slowed down on that node."""
-
-        def slow_solve(solve: Solve, model: Array, budget: Budget) -> Update:
-            if ctx.name == self.slow_node:
-                time.sleep(self.slow_s)
-            return solve(model, budget)
-
-        return with_solve(LinearTrainer.solver(self, ctx), slow_solve)
+        if ctx.name == self.slow_node:
+            time.sleep(self.slow_s)
+        return solve(model, budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +135,7 @@ class Shift(Policy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TunedCocoa(LinearTrainer):
+class TunedCocoa(ChangedLinear):
     """CoCoA with a parameter of no effect, whose sum over the tasks is a figure."""
 
     def tunables(self, schema: DataSchema) -> Mapping[str, float]:
@@ -171,14 +151,10 @@ class TunedCocoa(LinearTrainer):
         echo = {} if report.is_certificate else {"echo": report.metrics["echo"] / report.num_tasks}
         return {**LinearTrainer.figures(self, model, report), **echo}
 
-    def solver(self, ctx: Context) -> Solver:
+    def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
         """The solver of CoCoA."""
-
-        def echoing_solve(solve: Solve, model: Array, budget: Budget) -> Update:
-            update = solve(model, budget)
-            return replace(update, metrics={**update.metrics, "echo": budget.parameters.get("echo", 1.0)})
-
-        return with_solve(LinearTrainer.solver(self, ctx), echoing_solve)
+        update = solve(model, budget)
+        return replace(update, metrics={**update.metrics, "echo": budget.parameters.get("echo", 1.0)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
