@@ -35,9 +35,10 @@ coverage: $(VENV)/.chicle-dev  ## Measure which lines and branches the tests rea
 	rm -f .coverage .coverage.*
 	-$(RUN) -m coverage run -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 	$(BIN)/coverage combine -q
-	$(BIN)/coverage json -q -o coverage.json
 	$(BIN)/coverage report >coverage.txt
-	$(RUN) -m tests.house.coverage_badge coverage.json
+	percent=$$($(BIN)/coverage report --format=total); colour=$$([ $$percent -ge 90 ] && echo 3c873a || echo c03a2b); \
+	  sed -i -E "s/[0-9]+ %/$$percent %/; s/on [0-9-]+</on $$(date -I)</; s/fill=\"#[0-9a-f]{6}\"/fill=\"#$$colour\"/" \
+	  docs/images/coverage.svg
 
 lint: $(VENV)/.chicle-dev  ## Check style and formatting
 	$(BIN)/ruff check .

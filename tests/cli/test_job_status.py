@@ -14,12 +14,6 @@ from chicle_elastic.monitoring.job_metrics import JobMetrics, Metrics, metrics_o
 from chicle_elastic.transports.secret import JobSecret
 
 
-@pytest.fixture(autouse=True, scope="session")
-def libuv_has_its_pipe() -> None:
-    """As for the tests of clusters."""
-    StoreServer().close()
-
-
 @pytest.fixture
 def store() -> Iterator[StoreServer]:
     """Without a job."""

@@ -6,15 +6,8 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.cluster.net.event_loop import EventLoop
-from chicle_elastic.cluster.rendezvous.store import StoreServer
 from tests.harness.chaos_nodes import ChaosNodes
 from tests.harness.forked import start_fork_server
-
-
-@pytest.fixture(autouse=True, scope="session")
-def libuv_has_its_pipe() -> None:
-    """The first store of a process opens a pipe of libuv's that stays for good; the watch over leaks is not for it."""
-    StoreServer().close()
 
 
 @pytest.fixture(autouse=True, scope="session")

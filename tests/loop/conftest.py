@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import fork_server, libuv_has_its_pipe
+from tests.cluster.conftest import fork_server
 from tests.loop.forked_tasks import TaskServer
 
-__all__ = ["fork_server", "libuv_has_its_pipe"]
+__all__ = ["fork_server"]
 
 
 @pytest.fixture(autouse=True, scope="session")

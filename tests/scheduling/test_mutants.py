@@ -32,16 +32,6 @@ from tests.harness.sim_truth import ViolationError
 MAX_SEEDS = 1200
 
 
-def skip_a_commit(patch):
-    """The book moves the ownership, and nobody is told."""
-
-    def commit(self, lease, round):
-        self._ledger.commit(lease.chunk, lease.target, round=round)
-        self._emit(FreeChunk(chunk=lease.chunk, node=lease.source, round=round))
-
-    patch.setattr(Leases, "_commit", commit)
-
-
 def free_before_commit(patch):
     """The source gives its copy away a moment too early."""
 
@@ -237,7 +227,6 @@ def the_model_is_let_go(patch):
 
 
 MUTANTS = {
-    skip_a_commit: "an owner's copy is not freed",
     free_before_commit: "an owner's copy is not freed",
     commit_before_the_copy_arrived: "the new owner holds the chunk",
     two_owners: "^one owner per chunk|^nothing is attached twice",

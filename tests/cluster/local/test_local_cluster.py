@@ -13,7 +13,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +49,6 @@ from tests.harness.forked import is_alive
 from tests.timeouts import comes, timeout_s
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """One for all tests of this file."""
-    with LocalCluster(2, grace_s=5) as cluster:
-        yield cluster
 
 
 def make_job(trainer: Any = None, **fields: Any) -> Job:

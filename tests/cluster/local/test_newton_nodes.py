@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,13 +19,6 @@ from tests.solvers.test_working_set import counts, state_of
 
 LOSSES = ["hinge", "logistic"]
 TOL = 1e-7
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """One for all tests of this file."""
-    with LocalCluster(2, grace_s=5) as cluster:
-        yield cluster
 
 
 def run(

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.cluster.local.local_trainers import FaultyCocoa, WaitingCocoa
 from tests.cluster.train_svm import breast_cancer
 from tests.timeouts import comes, timeout_s
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """One for all tests of this file; each begins with a job."""
-    with LocalCluster(2, grace_s=5) as cluster:
-        yield cluster
 
 
 def run(cluster: LocalCluster, trainer: Any = None) -> dict[str, set[int]]:

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +78,6 @@ from chicle_elastic.cluster.local import user_code
 parts = user_code.load(sys.stdin.buffer.read(), int(sys.argv[1]))
 print(eval(sys.argv[2]))
 """
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """One for all tests of this file."""
-    with LocalCluster(2, grace_s=5) as cluster:
-        yield cluster
 
 
 def run(cluster: LocalCluster, **fields: Any) -> Outcome:
