@@ -14,9 +14,6 @@ from estimators.params import parameters
 from estimators.persistence import VALUES
 
 if TYPE_CHECKING:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-
     from chicle_elastic.runtime.training.job import Outcome, Runtime
     from estimators.inputs import ClassifierTrainer, TrainingSet
 
@@ -259,18 +256,6 @@ class ChicleLogisticRegression(LinearClassifier):
         log_sigmoids = -np.logaddexp(0.0, -scores)
         log_sums: Array = np.logaddexp.reduce(log_sigmoids, axis=1, keepdims=True)
         return log_sigmoids - log_sums
-
-    def to_logistic_regression(self) -> "LogisticRegression | OneVsRestClassifier":
-        """Return a fitted estimator of scikit-learn: another name of `to_sklearn`.
-
-        Returns
-        -------
-        estimator : LogisticRegression or OneVsRestClassifier
-            A `LogisticRegression` for two classes and of a multinomial model; of one-vs-rest a `OneVsRestClassifier` of
-            them, without `class_weight`. Predictions and probabilities are equal.
-        """
-        exported: LogisticRegression | OneVsRestClassifier = self.to_sklearn()
-        return exported
 
 
 def _log_softmax(scores: Array) -> Array:

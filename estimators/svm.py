@@ -1,16 +1,13 @@
 """The linear support vector machine."""
 
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.errors import UsageError
 from estimators.base import LinearClassifier
 from estimators.params import parameters
-
-if TYPE_CHECKING:
-    from sklearn.svm import LinearSVC
 
 
 @parameters
@@ -144,14 +141,3 @@ class ChicleSVM(LinearClassifier):
     def _remedies(self) -> tuple[str, ...]:
         faster = ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
         return (*super()._remedies(), *faster)
-
-    def to_linear_svc(self) -> "LinearSVC":
-        """Return a fitted `LinearSVC`: another name of `to_sklearn`.
-
-        Returns
-        -------
-        estimator : sklearn.svm.LinearSVC
-            With equal predictions.
-        """
-        svc: LinearSVC = self.to_sklearn()
-        return svc

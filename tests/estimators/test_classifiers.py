@@ -196,7 +196,7 @@ def test_a_class_without_weight_has_no_probability(num_classes, multi_class):
     model = ChicleLogisticRegression(multi_class=multi_class, warm_start=True).fit(X, y, (y != 1).astype(float))
     assert model.classes_.tolist() == list(range(num_classes))
     assert not model.predict_proba(X)[:, 1].any()
-    assert not model.to_logistic_regression().predict_proba(X)[:, 1].any()
+    assert not model.to_sklearn().predict_proba(X)[:, 1].any()
     assert model.fit(X, y).duality_gap_ <= 1e-3
     expected = ChicleLogisticRegression(multi_class=multi_class).fit(X, y)
     np.testing.assert_allclose(model.objective_, expected.objective_, rtol=2e-3)
@@ -212,7 +212,7 @@ def test_a_model_that_was_put_together_by_hand_is_one_vs_rest():
     expected = model.predict_proba(X)
     del model.multi_class_
     np.testing.assert_array_equal(model.predict_proba(X), expected)
-    assert isinstance(model.to_logistic_regression(), OneVsRestClassifier)
+    assert isinstance(model.to_sklearn(), OneVsRestClassifier)
 
 
 # Weights.
@@ -393,4 +393,4 @@ def test_parameters_that_do_not_go_together_are_refused(model, complaint):
         model.fit(*wine())
     svm = ChicleSVM(loss="squared_hinge", penalty="elasticnet").fit(*wine(2))
     with pytest.raises(UsageError, match=r"'penalty' parameter of LinearSVC .* 'elasticnet'"):
-        svm.to_linear_svc()
+        svm.to_sklearn()

@@ -75,8 +75,6 @@ def test_the_twin_predicts_the_same_and_has_the_same_parameters(model, kind):
     assert type(twin) is kind
     require_equal(twin, model, X)
     assert twin.coef_ is not model.coef_
-    for other_name in {"to_linear_svc", "to_logistic_regression"} & set(dir(model)):
-        np.testing.assert_array_equal(getattr(model, other_name)().predict(X), twin.predict(X))
     again = clone(twin)
     again = (again.set_params(tol=1e-9, max_iter=100_000) if hasattr(again, "tol") else again).fit(X, y)
     again_weights, weights = (np.append(each.coef_, each.intercept_) for each in (again, twin))
