@@ -45,19 +45,13 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What runs and is open at one instant.
+    """What runs and is open at one instant."""
 
-    Attributes:
-        processes: Command line of each running child, by process id.
-        threads: Non-daemon threads.
-        shared_memory: Paths in /dev/shm that belong to this user, and mapped memory files as "address name".
-        files: What each open descriptor leads to, by descriptor.
-    """
-
-    processes: dict[int, str]
-    threads: frozenset[threading.Thread]
+    processes: dict[int, str]  # command line of each running child, by process id
+    threads: frozenset[threading.Thread]  # non-daemon threads
+    # paths in /dev/shm that belong to this user, and mapped memory files as "address name"
     shared_memory: frozenset[str]
-    files: dict[int, str]
+    files: dict[int, str]  # what each open descriptor leads to, by descriptor
 
     @classmethod
     def take(cls, *, has_mappings: bool = True) -> "Snapshot":

@@ -10,15 +10,10 @@ from chicle_elastic.policies.base import Decision, Observations, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillOwnTask(Policy):
-    """Kills the task that it runs in, once.
+    """Kills the task that it runs in, once."""
 
-    Attributes:
-        mark: File that says that it has.
-        after: Iterations before.
-    """
-
-    mark: str
-    after: int = 10
+    mark: str  # file that says that it has
+    after: int = 10  # iterations before
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """Nothing, if it survives."""

@@ -98,11 +98,7 @@ def write_script(path: Path, faults: Sequence[Fault]) -> None:
 
 
 def read_script(path: Path) -> list[Fault]:
-    """The faults of a script.
-
-    Raises:
-        UsageError: It is no list of faults; the text says which one is wrong.
-    """
+    """The faults of a script. Raises UsageError when it is no list of faults; the text says which one is wrong."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:

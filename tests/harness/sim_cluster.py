@@ -86,14 +86,8 @@ class SimCluster:
             self.after(self.delay_s(), self._fault_injector.join)
 
     def run(self) -> "SimCluster":
-        """Live through the history.
-
-        Returns:
-            This cluster, to look at.
-
-        Raises:
-            ViolationError: A guarantee was broken; the message has the seed and the time.
-        """
+        """Live through the history. Raises ViolationError with seed and time when a guarantee was broken. Returns this
+        cluster, to look at."""
         try:
             while self._queue and self.scheduler.state is not State.FINISHED:
                 self.now_s, _, act, args = heapq.heappop(self._queue)

@@ -202,11 +202,8 @@ class Truth:
     # Effects, before they are performed.
 
     def judge(self, effect: effects.Effect) -> None:
-        """Check an effect against the guarantees, and write down what it means.
-
-        Raises:
-            ViolationError: It must not happen now.
-        """
+        """Check an effect against the guarantees, and write down what it means. Raises ViolationError when it must not
+        happen now."""
         if self.result is not None:
             self._require(
                 isinstance(effect, effects.LoadChunks | effects.FreeChunk | effects.ReleaseNode | effects.Log),
@@ -457,11 +454,7 @@ class Truth:
         return True
 
     def compare(self, ledger: Ledger) -> None:
-        """Hold the book against the truth.
-
-        Raises:
-            ViolationError: It claims what is not so.
-        """
+        """Hold the book against the truth. Raises ViolationError when it claims what is not so."""
         if not ledger.num_chunks:
             return
         self._require(ledger.num_chunks == len(self.infos), "no chunk is forgotten", f"{ledger.num_chunks} are known")

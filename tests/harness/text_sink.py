@@ -32,11 +32,8 @@ class TextSink:
 def replay(
     recording: Path | str | Iterable[str], policies: Sequence[DecidingPolicy] = ()
 ) -> Iterator[tuple[Event, list[Effect]]]:
-    """Fold a recording again, with the arguments of `Replay`; yields every event with its effects, now and then.
-
-    Raises:
-        ProtocolError: It cannot be read, or an effect is another one now; the message names the line.
-    """
+    """Fold a recording again, with the arguments of `Replay`; yields every event with its effects, now and then. Raises
+    ProtocolError when it cannot be read, or an effect is another one now; the message names the line."""
     for step in Replay(recording, policies):
         if step.difference is not None:
             raise ProtocolError(difference_text(step))

@@ -95,11 +95,7 @@ class Host:
         self.run("ip", "-batch", "-", text="\n".join(lines) + "\n")
 
     def run(self, *command: str, text: str = "") -> str:
-        """Run a program to its end; returns what it has printed.
-
-        Raises:
-            CalledProcessError: It failed.
-        """
+        """Run a program to its end; returns what it has printed. Raises CalledProcessError when it failed."""
         result = subprocess.run(
             [*self._enter(), *command], input=text, capture_output=True, text=True, timeout=timeout_s(30), check=True
         )

@@ -32,26 +32,16 @@ ACCOUNT_FOLDER = "/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass
 class Pod:
-    """One pod.
+    """One pod."""
 
-    Attributes:
-        name: Its name, and that of its host.
-        job: Its Job.
-        host: Where its container runs.
-        process: The container.
-        spec: What the Job says of it.
-        kill_s: When it gets SIGKILL, by the monotonic clock; None while it is not deleted.
-        code: The exit code; None while it runs.
-    """
-
-    name: str
-    job: str
-    host: Host
-    process: ProgramProcess
-    spec: Manifest
+    name: str  # its name, and that of its host
+    job: str  # its Job
+    host: Host  # where its container runs
+    process: ProgramProcess  # the container
+    spec: Manifest  # what the Job says of it
     labels: Manifest
-    kill_s: float | None = None
-    code: int | None = None
+    kill_s: float | None = None  # when it gets SIGKILL, by the monotonic clock; None while it is not deleted
+    code: int | None = None  # the exit code; None while it runs
 
     def __str__(self) -> str:
         return self.name
@@ -75,21 +65,13 @@ class Tally:
 
 @dataclass
 class JobController:
-    """See the top of the module; a context manager.
+    """See the top of the module; a context manager."""
 
-    Attributes:
-        lab: Where pods run.
-        api: Has the Jobs; a Job that is deleted there gives up its pods.
-        objects: The manifest.
-        folder: For the outputs of pods.
-        pods: All that were started, in their order.
-    """
-
-    lab: Lab
-    api: ApiServer
-    objects: list[Manifest]
-    folder: Path
-    pods: list[Pod] = field(default_factory=list)
+    lab: Lab  # where pods run
+    api: ApiServer  # has the Jobs; a Job that is deleted there gives up its pods
+    objects: list[Manifest]  # the manifest
+    folder: Path  # for the outputs of pods
+    pods: list[Pod] = field(default_factory=list)  # all that were started, in their order
     error: BaseException | None = None
 
     def __post_init__(self) -> None:

@@ -117,19 +117,12 @@ class Offence:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One imported module.
+    """One imported module."""
 
-    Attributes:
-        module: Absolute dotted name.
-        names: What is taken from it by `from module import names`.
-        line: Line in the file.
-        is_lazy: Not executed when the file is imported.
-    """
-
-    module: str
-    names: tuple[str, ...]
-    line: int
-    is_lazy: bool
+    module: str  # absolute dotted name
+    names: tuple[str, ...]  # what is taken from it by `from module import names`
+    line: int  # line in the file
+    is_lazy: bool  # not executed when the file is imported
 
     @property
     def root(self) -> str:
@@ -144,17 +137,11 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a module stands.
+    """Where a module stands."""
 
-    Attributes:
-        folder: "chunks", "estimators", "cluster.net", ...; for the files of floor 0 their own name.
-        floor: 0 to 5, and 6 for the public face.
-        level: Of the room or folder on its floor; 0 where the floor has none.
-    """
-
-    folder: str
-    floor: int
-    level: int = 0
+    folder: str  # "chunks", "estimators", "cluster.net", ...; for the files of floor 0 their own name
+    floor: int  # 0 to 5, and 6 for the public face
+    level: int = 0  # of the room or folder on its floor; 0 where the floor has none
 
     @property
     def height(self) -> tuple[int, int]:

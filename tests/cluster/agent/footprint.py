@@ -39,23 +39,14 @@ SPARE_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process has.
+    """What a process has."""
 
-    Attributes:
-        things: How many of each kind: descriptors by what they lead to, threads by name.
-        num_descriptors: All of them.
-        num_threads: All of them, Python's and others.
-        num_ports: TCP sockets that listen; -1 where nobody was asked.
-        children: Processes.
-        private_kib: Memory that is not shared.
-    """
-
-    things: Counter[str]
-    num_descriptors: int
-    num_threads: int
-    num_ports: int
-    children: frozenset[int]
-    private_kib: int
+    things: Counter[str]  # how many of each kind: descriptors by what they lead to, threads by name
+    num_descriptors: int  # all of them
+    num_threads: int  # all of them, Python's and others
+    num_ports: int  # tCP sockets that listen; -1 where nobody was asked
+    children: frozenset[int]  # processes
+    private_kib: int  # memory that is not shared
 
     def __str__(self) -> str:
         """One line of figures."""
@@ -134,13 +125,9 @@ def grown(before: Footprint, now: Footprint, limits: Mapping[str, int]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Lets an agent be asked: `before` is called in its process, `ask` anywhere.
+    """Lets an agent be asked: `before` is called in its process, `ask` anywhere."""
 
-    Attributes:
-        question: A file that is made to ask.
-    """
-
-    question: Path
+    question: Path  # a file that is made to ask
     plant: Callable[[], object] | None = field(default=None)
 
     def before(self) -> None:

@@ -20,11 +20,7 @@ class BrokenPromiseError(AssertionError):
 
 
 def judge_end(net: Net) -> None:
-    """Compare the logs of all that are still there.
-
-    Raises:
-        BrokenPromiseError: Something is not as promised.
-    """
+    """Compare the logs of all that are still there. Raises BrokenPromiseError when something is not as promised."""
     living = net.living()
     if not living:
         raise BrokenPromiseError("somebody stays")

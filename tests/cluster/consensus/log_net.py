@@ -95,11 +95,7 @@ class Net:
         return self.rng.random() * self.rng.choice((0.001, 0.01, 0.01, 0.1))
 
     def run(self) -> "Net":
-        """Live through the history.
-
-        Raises:
-            BrokenPromiseError: A guarantee does not hold.
-        """
+        """Live through the history. Raises BrokenPromiseError when a guarantee does not hold."""
         try:
             for number in range(self.num_first):
                 self.after(self.delay_s(), self.join, f"n{number}")

@@ -41,13 +41,9 @@ class NoMachineError(Exception):
 
 @dataclass(frozen=True)
 class Image:
-    """What a machine starts from.
+    """What a machine starts from."""
 
-    Attributes:
-        folder: Where it lies.
-    """
-
-    folder: Path
+    folder: Path  # where it lies
 
     @property
     def kernel(self) -> Path:
@@ -71,11 +67,8 @@ class Image:
 
 
 def ensure_image() -> Image:
-    """The image, made when there is none yet or the way it is made has changed.
-
-    Raises:
-        NoMachineError: It cannot be made here.
-    """
+    """The image, made when there is none yet or the way it is made has changed. Raises NoMachineError when it cannot be
+    made here."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise NoMachineError(f"the machine is made from Debian packages for x86_64, and this is {platform.machine()}")
     if sys.version_info[:2] != (3, 11):

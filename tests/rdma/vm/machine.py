@@ -26,22 +26,15 @@ CONSOLE_LINES = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A virtual machine, started anew for each command.
+    """A virtual machine, started anew for each command."""
 
-    Attributes:
-        image: What it starts from.
-        memory_mib: Its memory.
-        timeout_s: Longest time that a command may take, start of the machine included.
-        counts_instructions: Whether its clock follows the instructions that it runs and not the time that this takes:
-            what is measured in the guest then does not depend on the load of this machine.
-        num_processors: How many it has; with more than one its clock cannot follow instructions.
-    """
-
-    image: Image
-    memory_mib: int = 1536
-    timeout_s: float = 600.0
+    image: Image  # what it starts from
+    memory_mib: int = 1536  # its memory
+    timeout_s: float = 600.0  # longest time that a command may take, start of the machine included
+    # whether its clock follows the instructions that it runs and not the time that this takes: what is measured in the
+    # guest then does not depend on the load of this machine
     counts_instructions: bool = False
-    num_processors: int = 1
+    num_processors: int = 1  # how many it has; with more than one its clock cannot follow instructions
 
     def run(self, command: Sequence[str], *, folder: Path, environ: dict[str, str] | None = None) -> int:
         """Run a command in a folder of this machine; what it prints is printed here. Returns its exit status."""
