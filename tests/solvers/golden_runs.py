@@ -103,12 +103,19 @@ TRAINERS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One job."""
+    """One job.
 
-    trainer: str  # one of `TRAINERS`
-    layout: str  # one of `LAYOUTS`
-    nodes: str  # one of `NODES`
-    copy: int = 0  # 0 for the rows as they are; others differ in last digits
+    Attributes:
+        trainer: One of `TRAINERS`.
+        layout: One of `LAYOUTS`.
+        nodes: One of `NODES`.
+        copy: 0 for the rows as they are; others differ in last digits.
+    """
+
+    trainer: str
+    layout: str
+    nodes: str
+    copy: int = 0
 
     @property
     def tol(self) -> float:

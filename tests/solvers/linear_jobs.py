@@ -28,11 +28,17 @@ SMOOTH = ["squared_hinge", "logistic"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Rows, class codes and weights."""
+    """Rows, class codes and weights.
 
-    X: Array | sparse.csr_matrix  # ndarray or CSR matrix of shape (num_rows, num_features), float64
-    y: Array  # class codes, shape (num_rows,), int32
-    weights: Array | None = None  # of the rows, shape (num_rows,), or None
+    Attributes:
+        X: ndarray or CSR matrix of shape (num_rows, num_features), float64.
+        y: Class codes, shape (num_rows,), int32.
+        weights: Of the rows, shape (num_rows,), or None.
+    """
+
+    X: Array | sparse.csr_matrix
+    y: Array
+    weights: Array | None = None
 
     def source(self, num_tasks: int) -> ArraySource:
         """Many chunks, so that tasks can come and go."""
@@ -84,12 +90,19 @@ def problem(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """Per output, shape (outputs,), float64, but for arrays of the shape of w, (outputs, num_features + 1)."""
+    """Per output, shape (outputs,), float64, but for arrays of the shape of w, (outputs, num_features + 1).
 
-    primal: Array  # p at w
-    dual: Array  # d of the duals
-    w_of_duals: Array  # w(alpha)
-    rounding: Array  # how exact w(alpha) can be: the machine precision times the sizes of what is summed
+    Attributes:
+        primal: P at w.
+        dual: D of the duals.
+        w_of_duals: w(alpha).
+        rounding: How exact w(alpha) can be: the machine precision times the sizes of what is summed.
+    """
+
+    primal: Array
+    dual: Array
+    w_of_duals: Array
+    rounding: Array
 
     @property
     def gap(self) -> float:

@@ -44,7 +44,7 @@ class Footprint:
     things: Counter[str]  # how many of each kind: descriptors by what they lead to, threads by name
     num_descriptors: int  # all of them
     num_threads: int  # all of them, Python's and others
-    num_ports: int  # tCP sockets that listen; -1 where nobody was asked
+    num_ports: int  # TCP sockets that listen; -1 where nobody was asked
     children: frozenset[int]  # processes
     private_kib: int  # memory that is not shared
 
