@@ -83,27 +83,6 @@ def test_same_rows_and_seed_make_the_same_bytes(tmp_path: Path, memory_bytes: in
     assert first == second != third
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "max_tasks", "chunk_bytes"), [(1000, 1, None), (1000, 4, None), (1000, 4, 900), (3, 8, None)]
-)
-def test_chunks_have_the_size_that_design_4_wants(
-    tmp_path: Path, num_rows: int, max_tasks: int, chunk_bytes: int | None
-) -> None:
-    """16 for every task where there are rows enough; an explicit size wins."""
-    X = np.zeros((num_rows, 5), np.float32)
-    with ChunkFolderWriter(
-        tmp_path / "data", kind="dense", dtype="float32", max_tasks=max_tasks, chunk_bytes=chunk_bytes
-    ) as writer:
-        writer.add(X, np.zeros(num_rows))
-        folder = writer.finish()
-    rows = [info.num_rows for info in folder.infos(NO_STATE)]
-    if chunk_bytes is None:
-        assert len(rows) >= min(num_rows, 16 * max_tasks)
-        assert len(rows) < 2 * 16 * max_tasks
-    else:
-        assert rows[0] == 900 // (5 * 4 + 8 + 8) // 8 * 8
-
-
 def test_a_chunk_may_be_larger_than_the_memory_for_the_shuffle(tmp_path: Path) -> None:
     """Its parts are gathered until it is full."""
     folder = write_folder(tmp_path / "data", chunk_bytes=3_000, memory_bytes=2_000)
@@ -122,16 +101,6 @@ def test_real_targets_stay_what_they_are(tmp_path: Path) -> None:
         assert folder.schema.target_dtype == (target_dtype or "float64")
         for chunk in folder:
             assert np.array_equal(chunk.targets, weights[chunk.row_ids].astype(target_dtype or "float64"))
-
-
-def test_images_keep_their_bytes_and_their_shape(tmp_path: Path) -> None:
-    """uint8, (3, 4, 4)."""
-    images = np.arange(20 * 48, dtype=np.uint32).astype(np.uint8).reshape(20, 48)
-    with ChunkFolderWriter(tmp_path / "data", kind="dense", dtype="uint8", sample_shape=(3, 4, 4)) as writer:
-        writer.add(images, np.arange(20) % 2)
-        folder = writer.finish(classes=("cat", "dog"))
-    assert (folder.schema.dtype, folder.schema.sample_shape) == ("uint8", (3, 4, 4))
-    assert all(np.array_equal(chunk.rows, images[chunk.row_ids]) for chunk in folder)
 
 
 def test_the_columns_of_csr_rows_are_known_at_the_end(tmp_path: Path) -> None:
@@ -269,14 +238,6 @@ def test_a_full_disk_is_said_with_what_is_left(tmp_path: Path) -> None:
     with pytest.raises(CapacityError, match=r"chunk-000001.bin could not be written .* bytes are free there"):
         write_blocks(tmp_path / "data", blocks_of_rows(), chunk_bytes=500)
     assert names_in(tmp_path) == []
-
-
-def test_an_existing_target_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    """Whatever it is."""
-    write_folder(tmp_path / "data")
-    with pytest.raises(UsageError, match=r"data exists already; choose another name, or pass overwrite=True"):
-        ChunkFolderWriter(tmp_path / "data", kind="dense", dtype="float32")
-    assert ChunkFolder(tmp_path / "data").num_rows == 100
 
 
 def test_a_chunk_folder_is_replaced_when_asked(tmp_path: Path) -> None:
@@ -480,14 +441,3 @@ def test_a_writer_is_used_once_and_in_a_with_block(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="finish once"):
             writer.finish(classes=LABELS)
     assert ChunkFolder(tmp_path / "data").load(ChunkId(0), StateSpec(outputs=1, width=1)).num_rows > 0
-
-
-def test_progress_counts_rows(tmp_path: Path) -> None:
-    """Up to all of them."""
-    X, codes, _ = samples()
-    steps: list[tuple[int, int]] = []
-    with ChunkFolderWriter(tmp_path / "data", kind="dense", dtype="float32", chunk_bytes=600) as writer:
-        writer.add(X, codes)
-        writer.finish(classes=LABELS, on_progress=lambda done, total: steps.append((done, total)))
-    assert [done for done, _ in steps] == sorted({done for done, _ in steps})
-    assert steps[-1] == (100, 100)

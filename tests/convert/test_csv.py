@@ -13,7 +13,6 @@ from chicle_elastic.chunks.readers.csv import Layout, _parse_fast, parse_lines, 
 from chicle_elastic.chunks.readers.text import LineBlock
 from chicle_elastic.errors import DataError, UsageError
 from tests.convert.inputs import joined, write_text
-from tests.real_data import real_data
 
 COLUMNS = Columns(path=Path("train.csv"), names=(), count=3, label=0, weight=None, features=(1, 2))
 LAYOUTS = [
@@ -50,17 +49,6 @@ def test_numbers_are_bit_identical_to_those_of_python(tmp_path: Path) -> None:
     expected = np.array([[float(token) for token in row] for row in written])
     np.testing.assert_array_equal(y, expected[:, 0])
     np.testing.assert_array_equal(X, expected[:, 1:])
-
-
-def test_the_real_higgs_rows_are_read_as_numpy_reads_them() -> None:
-    """7,000 rows of 28 features, from the gzip file as it is distributed."""
-    path = real_data("higgs/HIGGS_lgb_train7000.csv.gz")
-    expected = np.loadtxt(path, delimiter=",")
-
-    X, y = joined(list(read_csv(path, ReadOptions())))
-
-    np.testing.assert_array_equal(X, expected[:, 1:])
-    np.testing.assert_array_equal(y, expected[:, 0])
 
 
 @pytest.mark.parametrize(

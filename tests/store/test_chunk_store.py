@@ -364,19 +364,6 @@ def test_a_closed_store_says_so():
             use()
 
 
-def test_closing_waits_for_views_that_are_still_held():
-    """They stay valid; the memory goes with the last of them."""
-    store = make_store()
-    put_chunk(store, make_chunk(0))
-    chunk, content = chunk_in_slot(store, ChunkId(0)), bytes_in_slot(store, ChunkId(0))
-    assert store.close() is False
-    assert_same(chunk, make_chunk(0))
-    content.release()
-    assert store.close() is False
-    del chunk
-    assert store.close() is True
-
-
 def test_threads_that_fill_read_and_free_slots_leave_a_consistent_store():
     """Each thread moves its own chunks through a store that is too small for all, and checks what it reads."""
     store = make_store(num_slots=6, slots_per_arena=2)
