@@ -72,11 +72,7 @@ def _ask(
 
 
 def lines_of(run_id: str, node: str, now: Metrics, *, now_s: float) -> list[str]:
-    """A job in words.
-
-    Args:
-        now_s: Seconds since 1970.
-    """
+    """A job in words. `now_s`: seconds since 1970."""
     lines = [f"job {run_id!r}, by the agent of {node}: {_state(now, now_s)}"]
     if now.iterations:
         figures = "".join(f", {name} {value:.4g}" for name, value in now.figures.items())

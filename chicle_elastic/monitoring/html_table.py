@@ -11,11 +11,7 @@ SHORT_TEXT = 24
 
 
 def html_table(columns: Mapping[str, Sequence[Any]], *, caption: str, rows: str) -> str:
-    """The table.
-
-    Args:
-        rows: What the rows are, for the line that stands for those that are left out.
-    """
+    """The table. `rows`: what the rows are, for the line that stands for those that are left out."""
     count = len(next(iter(columns.values()), ()))
     shown: list[int | None] = list(range(count))
     if count > NUM_FIRST_SHOWN + NUM_LAST_SHOWN + 1:

@@ -57,11 +57,7 @@ class ManagedNodes:
         self._ask("release", lambda: self._manager.release(node))
 
     def poll(self, now_s: float, nodes: Collection[NodeId]) -> ResourceNews:
-        """Ask the manager what is new.
-
-        Args:
-            nodes: Those that the job has, and that stay.
-        """
+        """Ask the manager what is new. `nodes`: those that the job has, and that stay."""
         self._known.update(nodes)
         said: list[object] = []
         self._ask("poll", lambda: said.extend(self._manager.poll(now_s)))

@@ -17,11 +17,7 @@ from chicle_elastic.transports.wire import (
 
 
 class Deadline:
-    """When a blocking exchange has to be over.
-
-    Args:
-        timeout_s: Seconds from now; None for no limit.
-    """
+    """When a blocking exchange has to be over. `timeout_s`: seconds from now; None for no limit."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s

@@ -69,11 +69,7 @@ class Frame:
 
 
 class FramedSocket:
-    """One end. Any thread may send; one thread receives.
-
-    Args:
-        sock: Connected; it belongs to this object from now on.
-    """
+    """One end. Any thread may send; one thread receives. `sock`: connected; it belongs to this object from now on."""
 
     def __init__(self, sock: socket.socket, limits: Limits, *, what: str) -> None:
         sock.settimeout(limits.send_timeout_s)

@@ -204,29 +204,8 @@ class ChicleLasso(SparseRegressor):
     """Linear least squares with l1 penalty and a certified duality gap, on one machine or many.
 
     It is used like :class:`sklearn.linear_model.Lasso`, and minimises the same function, with n the number of samples
-    or the sum of their weights: ``sum(weight * (y - X @ coef - intercept)**2) / (2 * n) + alpha * sum(|coef|)``. Every
-    difference:
-
-    ======================  ==================================================  ============================
-    what                    ChicleLasso                                         Lasso
-    ======================  ==================================================  ============================
-    ``alpha``               a number > 0                                        >= 0
-    targets                 one or more; of a ChunkFolder one                   one or more
-    ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
-                            the fit stops; 1e-6                                 length of y; 1e-4
-    ``max_iter``            iterations, each of one pass over the data; 1000    sweeps over the columns
-    method                  sums of products of columns, of all where these     coordinate descent on the
-                            fit into a message, else of a working set;          data, or on ``precompute``
-                            coordinate descent and exact steps on them
-    ``random_state``        decides which rows share a chunk                    for ``selection="random"``
-    dtype                   floats and bytes stay as they are, but for little   ``coef_`` has the dtype of X
-                            data, which is copied as float64; sums and
-                            attributes are float64
-    only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
-                            ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``,     ``path``
-                            ``to_sklearn``
-    ======================  ==================================================  ============================
+    or the sum of their weights: ``sum(weight * (y - X @ coef - intercept)**2) / (2 * n) + alpha * sum(|coef|)``.
+    What differs from it is what differs between :class:`ChicleElasticNet` and `ElasticNet`.
 
     Parameters
     ----------

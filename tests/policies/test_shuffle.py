@@ -13,10 +13,8 @@ from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.shuffle import Shuffle, fall_of
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.values import Observations
-from tests.harness.sim_cluster import SimCluster
 from tests.policies.speeds import Speeds
 from tests.solvers.linear_jobs import assert_optimal, problem, with_changes
 from tests.solvers.test_working_set import counts as word_counts
@@ -129,20 +127,6 @@ def test_rebalancing_comes_to_the_same_split_while_chunks_travel(share, travel, 
     assert abs(both.counts["n0"] - alone.counts["n0"]) <= 1
     assert alone.num_decisions <= 4
     assert sum("Shuffle redraws" in line for line in both.logs) > 10
-
-
-def test_no_history_of_a_cluster_breaks_a_guarantee():
-    """Nodes join, leave and die, memory is full, copies fail: the ledger is judged after every event."""
-
-    def make_scheduler(settings, policies):
-        return Scheduler(settings, (*policies, Shuffle(share=0.5)))
-
-    num_redraws = 0
-    for seed in range(80):
-        lines: list[str] = []
-        SimCluster(seed, make_scheduler=make_scheduler, tell=lines.append).run()
-        num_redraws += sum("Shuffle redraws" in line for line in lines)
-    assert num_redraws > 20
 
 
 def test_cocoa_needs_a_fraction_of_the_iterations():

@@ -36,11 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines_of(job: Path, state: JobState, *, now_s: float) -> list[str]:
-    """The state in words.
-
-    Args:
-        now_s: Seconds since 1970, for the age of the state.
-    """
+    """The state in words. `now_s`: seconds since 1970, for the age of the state."""
     reason = f": {state.reason}" if state.reason else ""
     lines = [f"{job}: {state.phase}{reason}"]
     progress = JobProgress(job)

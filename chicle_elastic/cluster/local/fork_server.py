@@ -39,11 +39,7 @@ END_S = 10.0  # how long agents may take to end by themselves once the client ha
 
 
 def serve(listener_fd: int, owner: int, idle_s: float) -> None:
-    """Serve until the end; the body of the process.
-
-    Args:
-        owner: Process that started this one.
-    """
+    """Serve until the end; the body of the process. `owner`: process that started this one."""
     with tell_through(None):  # the driver explains this wait; here it would take a thread
         preload()
     server = ForkServer(socket.socket(fileno=listener_fd), owner, idle_s)

@@ -60,11 +60,7 @@ class Forker:
     def fork(
         self, name: str, body: Callable[[], int], *, keep: Iterable[int] = (), output: Path | None = None
     ) -> ForkedProcess:
-        """Start a process.
-
-        Args:
-            body: What it does; returns its exit code.
-        """
+        """Start a process. `body`: what it does; returns its exit code."""
         fd = open_output(name, output)
         parent = os.getpid()
         pid = os.fork()

@@ -208,11 +208,7 @@ def map_file(fd: int) -> Array:
 
 
 class StagedSource:
-    """Chunks in a mapped file.
-
-    Args:
-        places: Start, size in bytes without state, and rows of each, by chunk id.
-    """
+    """Chunks in a mapped file. `places`: start, size in bytes without state, and rows of each, by chunk id."""
 
     copies_rows, is_shared = False, True
 

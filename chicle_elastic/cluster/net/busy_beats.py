@@ -17,11 +17,7 @@ STUCK_S = 20.0
 
 
 class BusyBeats:
-    """The thread. Made and closed in the loop.
-
-    Args:
-        links: The links that are up; called in the thread.
-    """
+    """The thread. Made and closed in the loop. `links`: the links that are up; called in the thread."""
 
     def __init__(self, loop: EventLoop, links: Callable[[], Sequence[Link]], *, beat: bytes, every_s: float) -> None:
         self._loop, self._links, self._beat, self._every_s = loop, links, beat, every_s

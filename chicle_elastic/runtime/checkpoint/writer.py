@@ -56,11 +56,7 @@ class Draft:
 
 
 class CheckpointWriter:
-    """Of one task.
-
-    Args:
-        tell: Called for each complete checkpoint, in the thread: iteration, size in bytes, seconds.
-    """
+    """Of one task. `tell`: called for each complete checkpoint, in the thread: iteration, size in bytes, seconds."""
 
     def __init__(
         self,

@@ -15,11 +15,7 @@ from chicle_elastic.transports.secret import JobSecret
 
 
 class SignedStore:
-    """See the top of the module.
-
-    Args:
-        prefix: Of the keys; no other group has it.
-    """
+    """See the top of the module. `prefix`: of the keys; no other group has it."""
 
     def __init__(self, store: KeyValueClient, prefix: str, secret: JobSecret) -> None:
         self._store, self._prefix, self._secret = store, prefix, secret
