@@ -252,15 +252,12 @@ def _add_torchrun(group: "argparse._ArgumentGroup") -> None:
 
 
 def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> StoreCommand | AgentCommand:
-    """Parse and check a command line.
+    """Parse and check a command line. Raises UsageError with what to write instead when the options cannot work,
+    SystemExit by argparse for unknown options, a missing script, or --help.
 
     Args:
         environ: Environment for the secret; by default that of this process. Options of torchrun always take their
             defaults (PET_...) from that of the process.
-
-    Raises:
-        UsageError: The options cannot work; the message says what to write instead.
-        SystemExit: Unknown options, a missing script, or --help, by argparse.
     """
     arguments = None
     if "--store-only" in argv:

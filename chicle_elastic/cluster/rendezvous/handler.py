@@ -73,17 +73,13 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self._round = 0
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Take part in a round, as soon as it is complete.
+        """Take part in a round, as soon as it is complete. Raises RoundTimeoutError when too few nodes arrived in time,
+        JobClosedError when the job is over, ForgedStateError when the store holds a foreign value, and no agent has
+        restored the state, StoreUnreachableError when the store does not answer, ProtocolError when other agents run
+        another version.
 
         Returns:
             Rank, number of nodes, a store for the agents of this round, and the address where its tasks connect.
-
-        Raises:
-            RoundTimeoutError: Too few nodes arrived in time.
-            JobClosedError: The job is over.
-            ForgedStateError: The store holds a foreign value, and no agent has restored the state.
-            StoreUnreachableError: The store does not answer.
-            ProtocolError: Other agents run another version.
         """
         state = self._wait()
         self._round = state.round

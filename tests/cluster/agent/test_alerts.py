@@ -21,15 +21,13 @@ import pytest
 
 from chicle_elastic.cli.main import main
 from chicle_elastic.monitoring.openmetrics import METRICS
-from tests.cluster.cluster_harness import AgentProcess, LocalAgents
+from tests.cluster.cluster_harness import AgentProcess, LocalAgents, paced_script
 from tests.timeouts import timeout_s
 
 parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="needs prometheus-client")
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool: make test-alerts")
 
-ROOT = Path(__file__).parents[3]
-APP = ROOT / "tests/cluster/watch_app.py"
 HELD_S = 480  # a sample that is gone counts for five minutes, and rules wait for two
 NUM_BEFORE = 3  # scrapes before a fault
 END = "chicle_last_iteration_end_seconds"
@@ -136,15 +134,12 @@ def grows(name: str) -> Callable[[dict[str, float], dict[str, float]], bool]:
     return lambda healthy, now: total(now, name) > total(healthy, name)
 
 
-def be_slow() -> None:
-    """Iterations of this node take six times as long."""
-    os.environ["WATCH_APP_S"] = "0.12"
-
-
 @needs_promtool
 def test_eight_faults_are_eight_alerts(tmp_path: Path) -> None:
     """One after the other in one job; what a fault brings with it fires as well."""
-    with LocalAgents(tmp_path, nodes="2:4", script=(str(APP), str(tmp_path)), options=("--metrics", "0")) as cluster:
+    slow_node = "n3=400"  # µs for each of its 256 rows, on top of 20 ms
+    script = paced_script(tmp_path, "--cost", slow_node)
+    with LocalAgents(tmp_path, nodes="2:4", script=script, options=("--metrics", "0")) as cluster:
         n0, n1, n2 = (cluster.start(name) for name in ("n0", "n1", "n2"))
         n0.wait_for_members(3)
         verify = functools.partial(check, tmp_path)
@@ -152,7 +147,7 @@ def test_eight_faults_are_eight_alerts(tmp_path: Path) -> None:
         slow = []
         verify(
             [n0, n1],
-            lambda: slow.append(cluster.start("n3", before=be_slow)),
+            lambda: slow.append(cluster.start("n3")),
             until=lambda _, now: total(now, "chicle_tasks{") == 2 * 4,
             fires={"SlowNode"},
         )
