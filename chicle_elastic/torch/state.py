@@ -12,6 +12,8 @@ next step meanwhile: nothing of the state changes before its sum but buffers. A 
 receives parameters in place; one that holds an older state of the job keeps it until everything has arrived.
 """
 
+import contextlib
+import copy
 import dataclasses
 import itertools
 import json
@@ -44,6 +46,7 @@ class TrainingState:
         velocity: Outer momentum of local SGD, a tensor per parameter of the optimizer; empty without.
         is_stopped: A member has asked for the end of the training in the step that led here.
         is_alike: Whether all members of a position have the same bits; else their optimizers differ.
+        spare: Host memory for the state of an optimizer that has not begun, in the order of its tensors.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class TrainingState:
         self.position = Position()
         self.velocity: list[Tensor] = []
         self.is_stopped, self.is_alike = False, is_alike
+        self.spare: list[Tensor] = []
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return parameters and buffers by name, those buffers included that `state_dict` leaves out; of complex ones
@@ -83,6 +87,19 @@ class TrainingState:
             head[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         return json.dumps(head).encode(), tensors
 
+    def make_room(self) -> None:
+        """Take host memory for the state of the optimizer, by a step of a copy of it with the gradients that are there:
+        most of the time to receive is that of the pages' first use."""
+        if any(parameter.device.type != "cpu" for parameter in parameters_of(self.optimizer)):
+            return
+        with contextlib.suppress(Exception):  # one that cannot be copied takes its memory when it receives
+            copied = copy.deepcopy(self.optimizer)
+            for own, other in zip(parameters_of(self.optimizer), parameters_of(copied), strict=True):
+                other.grad = own.grad
+            copied.step()
+            values = [value for state in copied.state.values() for value in state.values()]
+            self.spare = [value for value in values if isinstance(value, Tensor)]
+
     def room(self, head: bytes, *, in_place: bool) -> list[Tensor]:
         """Return tensors of host memory for those of a head.
 
@@ -103,8 +120,14 @@ class TrainingState:
                 f"this model has {here} where the state that it is to get has {there}; every node has to build the "
                 "same model"
             )
-        usable = [t if in_place and t.is_contiguous() and t.device.type == "cpu" else None for t in own.values()]
-        return [_empty(*kind[1:]) if found is None else found for found, kind in itertools.zip_longest(usable, told)]
+        usable = [t if in_place and t.device.type == "cpu" else None for t in own.values()] + self.spare
+        self.spare = []
+        return [
+            found
+            if found is not None and found.is_contiguous() and [found.dtype, found.shape] == kind
+            else _empty(*kind)
+            for found, (_, *kind) in itertools.zip_longest(usable[: len(told)], told)
+        ]
 
     def adopt(self, head: bytes, tensors: Sequence[Tensor]) -> None:
         """Take over a state whose tensors are complete."""
@@ -145,6 +168,8 @@ def begin_transfer(
         PeerLostError: A member was lost; so does the rest. Then a receiver has the state of before, unless it receives
             in place.
     """
+    if group.rank in holders:
+        state.spare = []
     receivers = [rank for rank in range(group.size) if rank not in holders]
     if not receivers:
         return lambda: None
