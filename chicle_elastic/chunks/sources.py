@@ -104,7 +104,9 @@ class ArraySource:
         self._targets, num_classes = _checked_targets(y, num_rows, num_classes)
         self._weights = None if weights is None else _checked_weights(weights, num_rows)
         is_shuffled = max_tasks > 1 if shuffle is None else shuffle
-        self._order: Array | None = np.random.default_rng(seed).permutation(num_rows) if is_shuffled else None
+        self._order: Array | None = None
+        if is_shuffled:  # kept as long as the rows are
+            self._order = np.random.default_rng(seed).permutation(num_rows).astype(np.min_scalar_type(num_rows))
         self._state_spec: StateSpec | None = None
         self._states: dict[ChunkId, Array] = {}
         sizes = bytes_per_row(rows) + self._targets.itemsize + ROW_ID_BYTES

@@ -6,20 +6,8 @@ Packed means the lower triangle by rows, shape (h (h + 1) / 2,) for h columns.
 from collections.abc import Callable, Iterable
 
 import numpy as np
+from scipy.linalg import lapack
 from scipy.linalg.blas import dsyrk, ssyrk
-from scipy.linalg.lapack import (
-    dpftrf,
-    dpftrs,
-    dpotrf,
-    dpotrs,
-    dtpttr,
-    dtrttf,
-    dtrttp,
-    spftrf,
-    stpttr,
-    strttf,
-    strttp,
-)
 
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
@@ -40,12 +28,12 @@ ALL: Array = np.zeros(0, dtype=np.int64)  # all columns
 def pack(matrix: Array, out: Array) -> None:
     """Add the lower triangle of a square matrix (C-contiguous) to `out`, which is packed."""
     # The lower triangle by rows is the upper one by columns.
-    out += (strttp if matrix.dtype == np.float32 else dtrttp)(matrix.T)[0]
+    out += (lapack.strttp if matrix.dtype == np.float32 else lapack.dtrttp)(matrix.T)[0]
 
 
 def unpack(packed: Array, size: int) -> Array:
     """Return the matrix of shape (size, size) whose lower triangle is `packed`, and which is 0 above."""
-    return np.asarray((stpttr if packed.dtype == np.float32 else dtpttr)(size, packed)[0].T)
+    return np.asarray((lapack.stpttr if packed.dtype == np.float32 else lapack.dtpttr)(size, packed)[0].T)
 
 
 def symmetric(packed: Array, size: int) -> Array:
@@ -68,7 +56,8 @@ def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
     """
     for added in (0.0, *jitters):
         matrix.reshape(-1)[:: len(matrix) + 1] += added
-        upper, fault = dpotrf(matrix.T, lower=0, clean=0)  # the lower triangle by rows is the upper one by columns
+        # The lower triangle by rows is the upper one by columns.
+        upper, fault = lapack.dpotrf(matrix.T, lower=0, clean=0)
         if not fault and np.isfinite(upper.diagonal()).all():
             return np.asarray(upper.T)
     return None
@@ -76,7 +65,7 @@ def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
 
 def cholesky_solve(factor: Array, right: Array) -> Array:
     """Solve L L^T x = right, for a factor that `cholesky_factor` found and a vector of shape (n,)."""
-    return np.asarray(dpotrs(factor.T, right, lower=0)[0])
+    return np.asarray(lapack.dpotrs(factor.T, right, lower=0)[0])
 
 
 def packed_factor(matrix: Array, *jitters: float) -> Array:
@@ -85,7 +74,7 @@ def packed_factor(matrix: Array, *jitters: float) -> Array:
     It is empty where there is none, has the dtype of the matrix, float32 or float64, takes half of the memory of the
     square, and solves for several right-hand sides at once as fast.
     """
-    to_packed, find = (strttf, spftrf) if matrix.dtype == np.float32 else (dtrttf, dpftrf)
+    to_packed, find = (lapack.strttf, lapack.spftrf) if matrix.dtype == np.float32 else (lapack.dtrttf, lapack.dpftrf)
     for added in (0.0, *jitters):
         matrix.reshape(-1)[:: len(matrix) + 1] += added
         factor, fault = find(len(matrix), to_packed(matrix.T)[0], overwrite_a=1)
@@ -96,7 +85,7 @@ def packed_factor(matrix: Array, *jitters: float) -> Array:
 
 def packed_solve(factor: Array, right: Array) -> Array:
     """Solve L L^T x = right, for a factor that `packed_factor` found; shape (n,), or (n, m) for m right-hand sides."""
-    return np.asarray(dpftrs(len(right), factor, right)[0])
+    return np.asarray(lapack.dpftrs(len(right), factor, right)[0])
 
 
 def is_sparse_cheaper(mean_entries: float, size: int) -> bool:

@@ -63,12 +63,12 @@ def preconditioned(residual: Array, diagonal: Array, factor: Array) -> Array:
     count, size = (int(factor[0]), D * (D + 1) // 2) if len(factor) else (0, 0)
     values = factor[1:] if len(factor) == 1 + count * size else factor[1:].view(np.float32)
     factors = values[: count * size].reshape(count, size)
-    if count == K:
-        return np.array([Preconditioner(diagonal[k], factors[k], ALL, NOTHING).solve(residual[k]) for k in range(K)])
     scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     z = scale * residual
-    for factor in factors:  # all classes at once
-        z = packed_solve(factor, z.T).T
+    if count == K:
+        z = np.array([packed_solve(factor, r) for factor, r in zip(factors, z, strict=True)])
+    elif count:
+        z = packed_solve(factors[0], z.T).T  # all classes at once
     return np.asarray(scale * z)
 
 
