@@ -28,6 +28,7 @@ from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Sum
 from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer, first_state
+from chicle_elastic.solvers.linear.rows import NewtonRows
 
 
 def small(*, K=4, n=40, d=3, seed=0):
@@ -128,6 +129,17 @@ def test_a_small_system_is_solved_in_a_fixed_order():
     matrix, right = root @ root.T, rng.normal(size=7)
     np.testing.assert_allclose(solve_positive(matrix, right), np.linalg.solve(matrix, right), rtol=1e-9)
     assert not np.isfinite(solve_positive(np.zeros((2, 2)), np.ones(2))).all()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_scores_of_intercepts_alone_need_no_product(form):
+    """They are those of a product, wherever the intercept column lies; without any weight they are 0."""
+    rng = np.random.default_rng(0)
+    matrix = np.column_stack([rng.normal(size=(7, 3)), np.full(7, 2.0)])
+    rows, intercepts = NewtonRows(form(matrix), 2.0), np.column_stack([np.zeros((2, 3)), [1.5, -1.0]])
+    for vectors in (np.zeros((2, 4)), intercepts, rng.normal(size=(2, 4))):
+        found = rows.curved(vectors, lambda _, scores: scores + 1.0)
+        np.testing.assert_allclose(found, (vectors @ matrix.T + 1.0) @ matrix, atol=1e-12)
 
 
 # The preconditioner.

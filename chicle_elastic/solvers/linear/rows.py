@@ -85,7 +85,7 @@ class NewtonRows:
             scores = np.zeros((len(vectors), rows.shape[0]))
             if has_scores:
                 scores = (vectors[:, :width].astype(dtype, copy=False) @ rows.T).astype(np.float64, copy=False)
-            if width < self.num_columns:
+            if width < self.num_columns or not has_scores:
                 scores += self._intercept * vectors[:, -1:]
             weights = curve(part, scores)
             total[:, :width] += weights.astype(dtype, copy=False) @ rows
