@@ -105,7 +105,7 @@ def samples_of(dataset: Any, collate: Callable[[list[Any]], Any] | None = None) 
             "another one; give a map-style data set, with __len__ and __getitem__, tensors, or a folder that `chicle "
             "convert` has made"
         )
-    is_of_tensors = isinstance(dataset, TensorDataset) and collate is None
+    is_of_tensors = type(dataset) is TensorDataset and collate is None  # a subclass may take one number only
     return Samples(dataset, None if is_of_tensors else collate or default_collate)
 
 

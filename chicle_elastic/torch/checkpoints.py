@@ -14,6 +14,7 @@ import numpy as np
 
 from chicle_elastic.chunks.places import Place, place_of
 from chicle_elastic.chunks.views import NO_STATE
+from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.files import read_bytes
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
@@ -52,8 +53,11 @@ class LoopCheckpoints:
         path = dict(self._whole()).get(step)
         if path is None:
             return False
-        files = checkpoint.read_manifest(path / checkpoint.MANIFEST)["files"]
-        content = memoryview(read_bytes(path / FILE, files.get(FILE)))
+        try:
+            files = checkpoint.read_manifest(path / checkpoint.MANIFEST)["files"]
+            content = memoryview(read_bytes(path / FILE, files.get(FILE)))
+        except DataError as error:
+            raise DataError(f"{error}; remove {path} to resume from the checkpoint before it") from error
         begin = 8 + int.from_bytes(content[:8], "little")
         head = bytes(content[8:begin])
         tensors = self._state.room(head, in_place=False)

@@ -137,7 +137,15 @@ class Numbers(Dataset[Any]):
         return torch.full((6,), float(index)), index % 3
 
 
-@pytest.mark.parametrize("kind", ["map", "arrays", "TensorDataset", "tensor", "list"])
+class Halves(TensorDataset):
+    """Rows that it halves, one at a time."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        assert isinstance(index, int)
+        return self.tensors[0][index] / 2, self.tensors[1][index]
+
+
+@pytest.mark.parametrize("kind", ["map", "arrays", "TensorDataset", "subclass", "tensor", "list"])
 def test_data_sets_give_samples_by_number(kind: str) -> None:
     """Of each kind, in the order of the data without a shuffle."""
     x = np.repeat(np.arange(10.0, dtype=np.float32)[:, None], 6, axis=1)
@@ -146,6 +154,7 @@ def test_data_sets_give_samples_by_number(kind: str) -> None:
         "map": Numbers(10),
         "arrays": (x, y),
         "TensorDataset": TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),
+        "subclass": Halves(torch.from_numpy(2 * x), torch.from_numpy(y)),
         "tensor": torch.from_numpy(x),
         "list": [Numbers(10)[index] for index in range(10)],
     }
@@ -409,7 +418,7 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"0\.weight"):
         LoopCheckpoints(CheckpointSettings(folder=str(tmp_path)), other, "n1").restore(5)
     files[1].write_bytes(files[1].read_bytes()[:-9])
-    with pytest.raises(DataError, match="damaged"):
+    with pytest.raises(DataError, match="damaged; remove"):
         checkpoints.restore(5)
     assert not checkpoints.restore(7)
 
