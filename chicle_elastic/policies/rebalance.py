@@ -12,13 +12,18 @@ below. Nothing moves when the slowest task has but one chunk left: all wait for 
 Noise. The median of m reports with relative deviation s has a standard error of about 1.25 s / sqrt(m). s is the median
 absolute deviation, taken over the windows of all tasks, so that a task whose speed has just changed does not hide it
 behind its own scatter; a few imaginary reports with the deviation `noise` keep a lucky start from counting as silence.
+Reports of which each resembles the one before it, with a correlation r, tell as much as (1 - r) / (1 + r) of them.
 A difference counts when it is `confidence` standard errors large, and half a one more with every doubling of the tasks,
 because the largest of many differences is large by chance. So many precise reports allow the last chunk to move, and
 few or noisy ones only what is obvious.
 
-Changes. A median over all of the window follows a change of speed only after half of it. So where the last two reports
-of a task or more all differ from the median of those before them by `confidence` deviations, in the same direction,
-they alone count. One report does not do: a process that was held up once is as slow as before in the next iteration.
+Changes. A median over all of the window follows a change of speed only after half of it. So where the last reports of a
+task all differ from the median of those before them by `confidence` deviations, in the same direction, they alone
+count, unless that is what a burst looks like here. Say that m reports are the last ones and that b of the n before them
+differ as much. If speeds did not change, reports could stand in any order, and the chance that those that differ end it
+is C(b + m, m) / C(n + m, m). It may be 1 / C(32, 2) at most: two reports do after thirty quiet ones, three after
+thirteen, and a task that was held up before for b iterations has to be slow for longer than that. b is that of the task
+that was held up most: what happens to one node may happen to each.
 
 T_k is predicted from the present n_k, so chunks that have just moved are in it, and old reports stay useful.
 
@@ -30,16 +35,19 @@ needs less than `min_iteration_s`.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, require_number, require_reports
 from chicle_elastic.policies.pace import settled, totals_of_iterations
+from chicle_elastic.values import HISTORY_LENGTH
 
 MEDIAN_ERROR = 1.2533  # standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)
 MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
 NUM_IMAGINARY = 2  # reports that the assumed noise weighs
+CHANCE = 1 / math.comb(HISTORY_LENGTH, 2)  # at most, of a burst that is taken for a change: what two reports can show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +94,7 @@ class Rebalance(Policy):
 
     def decide(self, observations: Observations, /) -> Decision | None:
         """Moves from the slowest tasks to the fastest, or None while they differ by less than counts."""
-        totals = totals_of_iterations(observations, self.window)
+        totals = totals_of_iterations(observations, HISTORY_LENGTH)
         usual = median(totals) if totals else 0.0
         # Where an epoch of local SGD ends, few samples have to bear what an iteration takes beside them.
         counted = [back for back, total in enumerate(totals, start=1) if 2 * total >= usual > 0]
@@ -94,14 +102,17 @@ class Rebalance(Policy):
         if len(seen) < 2:
             return None
         # Before most nodes were lost, those that are left processed a part of what they do now.
-        present = totals[: settled(observations)] or totals
-        scatter, part = self._scatter(seen.values()), min(1.0, median(present) / sum(observations.samples.values()))
-        tasks = [self._judge(node, sample_s, scatter, part, observations) for node, sample_s in seen.items()]
+        present = totals[: min(self.window, settled(observations))] or totals
+        part = min(1.0, median(present) / sum(observations.samples.values()))
+        scatter = self._scatter(sample_s[-self.window :] for sample_s in seen.values())
+        since_s = self._since_change(seen, scatter)
+        tasks = [self._judge(node, sample_s, part, observations) for node, sample_s in since_s.items()]
         tasks.sort(key=lambda task: task.time_s)
         fastest, slowest = tasks[0], tasks[-1]
         if slowest.time_s < self.min_iteration_s:
             return None
         num_errors = self.confidence + 0.5 * math.log2(len(tasks) / 2)
+        num_errors *= self._persistence(seen, since_s, scatter)
         noise_s = num_errors * math.hypot(slowest.error(scatter), fastest.error(scatter))
         if slowest.time_s - fastest.time_s <= max(fastest.chunk_s, noise_s):
             return None
@@ -120,24 +131,46 @@ class Rebalance(Policy):
         has_rows = observations.num_chunks[node] and observations.samples[node]
         return sample_s if has_rows and len(sample_s) >= self.min_reports else []
 
-    def _judge(
-        self, node: NodeId, sample_s: list[float], scatter: float, part: float, observations: Observations
-    ) -> "_Task":
+    def _judge(self, node: NodeId, sample_s: list[float], part: float, observations: Observations) -> "_Task":
         """A task as it is ranked."""
         num_chunks, rows = observations.num_chunks[node], observations.samples[node]
         capacity, used = observations.capacity_bytes[node], observations.used_bytes[node]
         room = None if capacity is None else max(0, (capacity - used) * num_chunks // max(used, 1))
-        now_s = self._since_change(sample_s, scatter)
-        return _Task(node, median(now_s), part * rows, num_chunks, room, len(now_s))
+        return _Task(node, median(sample_s), part * rows, num_chunks, room, len(sample_s))
 
-    def _since_change(self, sample_s: list[float], scatter: float) -> list[float]:
-        """The reports since the speed of the task has changed; all of them where it has not."""
-        least = 1.0 + self.confidence * scatter
-        for begin in range(self.min_reports, len(sample_s) - 1):
-            before_s, now_s = median(sample_s[:begin]), sample_s[begin:]
-            if min(now_s) > least * before_s or max(now_s) * least < before_s:
-                return now_s
-        return sample_s
+    def _since_change(self, seen: dict[NodeId, list[float]], scatter: float) -> dict[NodeId, list[float]]:
+        """The reports of the window since the speed of each task has changed; all of them where it has not."""
+        since_s = {node: sample_s[-self.window :] for node, sample_s in seen.items()}
+        half, least = self.window // 2, 1.0 + self.confidence * scatter
+        for power in (1, -1):  # slower, faster
+            known, last = {}, {}
+            for node, sample_s in seen.items():
+                usual_s = median(sample_s[: max(self.min_reports, len(sample_s) - half)][-self.window :])
+                marks = "".join("x" if (seconds / usual_s) ** power > least else "." for seconds in sample_s)
+                before = marks.rstrip("x")
+                last[node] = len(marks) - len(before)
+                known[node] = before.rpartition("x" * (half + 1))[2]  # so many in a row were a speed of their own
+            most = max(before.count("x") for before in known.values())
+            for node, length in last.items():
+                chance = math.comb(most + length, length) / math.comb(len(known[node]) + length, length)
+                if chance <= CHANCE:
+                    since_s[node] = since_s[node][-length:]
+        return since_s
+
+    def _persistence(
+        self, seen: dict[NodeId, list[float]], since_s: dict[NodeId, list[float]], scatter: float
+    ) -> float:
+        """How many times larger the error of a median is because successive reports resemble each other, >= 1."""
+        products, squares, most = 0.0, scatter**2, 3 * scatter  # what sticks out further is no noise
+        for node, sample_s in seen.items():
+            has_changed = len(since_s[node]) < min(self.window, len(sample_s))
+            known_s = since_s[node] if has_changed else sample_s
+            middle_s = median(known_s)
+            deviations = [min(max(seconds / middle_s - 1, -most), most) for seconds in known_s]
+            products += sum(before * after for before, after in pairwise(deviations))
+            squares += sum(deviation**2 for deviation in deviations)
+        correlation = max(0.0, products / squares) if squares else 0.0
+        return math.sqrt((1 + correlation) / (1 - correlation))
 
     def _scatter(self, seen: Iterable[list[float]]) -> float:
         """Relative deviation of a report."""

@@ -1,5 +1,7 @@
 """Rebalancing on virtual nodes with speeds: how fast, how well, how quiet."""
 
+import itertools
+import math
 from statistics import median
 
 import numpy as np
@@ -96,14 +98,14 @@ def test_noise_does_not_hide_a_slow_node(seed):
 @pytest.mark.parametrize("part", [1.0, 0.05], ids=["a pass", "steps of local SGD"])
 @pytest.mark.parametrize(("count", "factor"), [(2, 1.5), (2, 3.0), (4, 1.5), (16, 2.0)])
 def test_it_follows_a_node_that_becomes_slower(count: int, factor: float, part: float):
-    """The first chunks go at the boundary after the second slow iteration, and ten iterations later all have that
-    should; so it is when the node is well again."""
+    """The first chunks go at the boundary after the second slow iteration where it was quiet before, and after the third
+    one later; ten iterations later all have what they should. So it is when the node is well again."""
     nodes = speeds(*[1.0] * count, part=part).run(30)
     assert nodes.num_decisions == 0
-    for cost_s in (factor, 1.0):
+    for cost_s, num_reports in ((factor, 2), (1.0, 3)):
         before = nodes.num_decisions
         nodes.costs_s["n1"] = cost_s
-        assert nodes.run(1).num_decisions == before, "one report does not do"
+        assert nodes.run(num_reports - 1).num_decisions == before
         assert nodes.run(1).num_decisions == before + 1
         assert nodes.run(13).throughput() >= 0.95
 
@@ -118,13 +120,76 @@ def test_a_change_under_noise_is_seen_within_three_iterations(part: float):
         assert nodes.run(3).num_decisions >= 1, seed
 
 
-def test_a_node_that_was_held_up_twice_in_a_row_and_no_more_costs_one_move_at_most():
-    """And by noise alone no report is taken for a change."""
-    nodes = speeds(1.0, 1.0, noise=0.02).run(20)
+def hold_up(nodes: Speeds, node: str, num_iterations: int) -> int:
+    """Let a neighbour take half of a node for so many iterations; returns the decisions since, the rest until they have
+    an effect included."""
+    before = nodes.num_decisions
+    nodes.costs_s[node] = 2.0
+    nodes.run(num_iterations)
+    nodes.costs_s[node] = 1.0
+    return nodes.run(8).num_decisions - before
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_burst_of_two_iterations_moves_nothing(count: int, length: int):
+    """However often it comes."""
+    nodes = speeds(*[1.0] * count, noise=0.02).run(20)
+    assert [hold_up(nodes, f"n{number % count}", length) for number in range(8)] == [0] * 8
+
+
+def test_a_burst_that_is_as_long_as_one_before_is_no_change():
+    """The first one of three iterations cannot be told from a change; later ones can, of whatever node."""
+    nodes = speeds(1.0, 1.0, 1.0, 1.0, noise=0.02).run(20)
+    for node in ("n1", "n1", "n2", "n3"):
+        hold_up(nodes, node, 3)
+    [line] = [line for line in nodes.logs if "takes 2x" in line]
+    assert "n1 takes" in line
+
+
+def test_a_change_after_bursts_is_seen_as_soon_as_it_lasts_longer():
+    """After bursts of two iterations at the third one."""
+    nodes = speeds(1.0, 1.0, 1.0, 1.0, noise=0.02).run(20)
+    assert hold_up(nodes, "n1", 2) == hold_up(nodes, "n2", 2) == 0
     nodes.costs_s["n1"] = 2.0
-    nodes.run(1)
-    nodes.costs_s["n1"] = 1.0
-    assert nodes.run(20).num_decisions == 0
+    assert nodes.run(2).num_decisions == 0
+    assert nodes.run(1).num_decisions == 1
+
+
+def test_what_holds_up_all_tasks_alike_moves_nothing():
+    """Bursts of five iterations of all nodes at once."""
+    nodes = speeds(1.0, 1.0, 1.0, 1.0, noise=0.02).run(20)
+    for _ in range(6):
+        nodes.costs_s = dict.fromkeys(nodes.costs_s, 2.0)
+        nodes.run(5)
+        nodes.costs_s = dict.fromkeys(nodes.costs_s, 1.0)
+        nodes.run(7)
+    assert nodes.num_decisions == 0
+
+
+@pytest.mark.parametrize("correlation", [0.5, 0.8])
+def test_noise_that_persists_moves_hardly_anything_and_hides_no_change(correlation: float):
+    """Each report resembles the one before it: autoregressive noise of 5 %. By scatter alone chunks would follow
+    the noise to and fro, up to fourteen times in a job."""
+    num_decisions = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        shocks = 0.05 * math.sqrt(1 - correlation**2) * rng.standard_normal((4, 200))
+        noise = np.array(list(itertools.accumulate(shocks.T, lambda state, shock: correlation * state + shock)))[50:]
+        nodes = speeds(1.0, 1.0, 1.0, 1.0)
+        nodes.noise_of = lambda node, number, noise=noise: 1 + noise[number, int(node[1:])]
+        num_decisions += nodes.run(100).num_decisions
+        nodes.costs_s["n2"] = 2.0
+        before = nodes.num_decisions
+        assert nodes.run(3).num_decisions > before
+    assert num_decisions <= 2 * 6
+
+
+def test_equal_times_are_no_noise_at_all():
+    """Also where none is assumed: a difference of more than a chunk counts."""
+    counts = {"n0": 8, "n1": 8}
+    assert Rebalance(noise=0.0).decide(observe(counts, {"n0": 1.0, "n1": 1.0})) is None
+    assert Rebalance(noise=0.0).decide(observe(counts, {"n0": 2.0, "n1": 1.0})) is not None
 
 
 def recorded_noise() -> list[list[float]]:
