@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from chicle_elastic import waits
 from chicle_elastic.chunks.views import Array, Chunk, DataSchema
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import ContractError, UsageError
@@ -26,12 +27,17 @@ KEPT_FOR_POLICIES = 4096  # messages
 
 
 class Mailboxes:
-    """Messages between the parties of one process; usable from several threads (`deque` operations are atomic)."""
+    """Messages between the parties of one process; usable from several threads (`deque` operations are atomic).
 
-    def __init__(self, policies: Iterable[str] = ()) -> None:
+    Args:
+        policies: Names of all policies of the job; None where they are not known.
+    """
+
+    def __init__(self, policies: Iterable[str] | None = None) -> None:
         self._boxes: dict[str, deque[Message]] = {TRAINER: deque()}
+        self._told: set[str] | None = None if policies is None else set()  # policies that are not, of which a line told
         self._delivered: dict[str, int] = {}  # iteration that last brought messages of policies, by party
-        for name in policies:
+        for name in policies or ():
             self.add(f"{POLICY_PREFIX}{name}")
 
     def add(self, name: str) -> None:
@@ -44,8 +50,8 @@ class Mailboxes:
         self._delivered.pop(name, None)
 
     def post(self, sender: str, to: str, payload: Any) -> None:
-        """Deliver a message. Raises UsageError when the payload is not made of JSON values, or there is no such
-        party."""
+        """Deliver a message. One for a policy that the job does not have is dropped, the first one with a line. Raises
+        UsageError when the payload is not made of JSON values, or there is no such party."""
         require_json(payload)
         if to == EVERYONE:
             receivers = [name for name in list(self._boxes) if name != sender]
@@ -53,6 +59,10 @@ class Mailboxes:
             receivers = [to]
         elif to.startswith(POLICY_PREFIX):  # a job may have its trainer without the policy
             receivers = []
+            if self._told is not None and to not in self._told:
+                self._told.add(to)
+                known = ", ".join(sorted(name for name in self._boxes if name.startswith(POLICY_PREFIX))) or "none"
+                waits.tell(f"messages of {sender} to {to} are dropped: the policies of this job are {known}")
         else:
             raise UsageError(f"{sender!r} sent a message to {to!r}; the parties now are {sorted(self._boxes)}")
         for receiver in receivers:
