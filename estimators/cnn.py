@@ -134,8 +134,8 @@ class ChicleCNNClassifier(
     warm_start : bool, default=False
         Begin with the weights of the last fit.
     device : str, default="cpu"
-        "cpu", "cuda" or "cuda:N". CUDA, and NCCL between nodes that each have a GPU, are experimental: they have not
-        been run on a card yet (``make test-gpu``).
+        "cpu", "cuda" or "cuda:N", or several of each node, which share each batch: "cuda:0,cuda:1". CUDA, several
+        devices, and NCCL between nodes that each have a GPU, are experimental (``make test-gpu``).
     kernels : {"auto", "fused", "onednn", "native"}, default="auto"
         How a CPU computes a step. "fused" are kernels of our own, for the default network; the others are torch's.
         "auto" takes the first where it can, and else "onednn". A step takes as many of the task's cores as its counted

@@ -96,7 +96,7 @@ class ChicleSVM(LinearClassifier):
     ----------
     Kaufmann et al., "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle".
     Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization".
-    Yin and Li 2019, "A semismooth Newton method for support vector classification".
+    Yin and Li 2019, "A semismooth Newton method for support vector classification and regression".
     Yuan, Ho and Lin 2012, "An improved GLMNET for l1-regularized logistic regression".
 
     Examples

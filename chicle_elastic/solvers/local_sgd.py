@@ -97,7 +97,7 @@ class LocalSGDTrainer(Trainer):
         seed: Of first weights, order of samples and dropout.
         class_weights: Factor of the loss per class code; None for 1.
         mean_weight: Mean factor of all samples, which the learning rate is for.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda" or "cuda:N", or several devices of each node: "cuda:0,cuda:1".
         kernels: "auto", "fused", "onednn" or "native"; see `engines.eager`.
         augment: Takes the images of each step and a generator, and returns what the network gets; see
             `engines.augment`. None for the images themselves.

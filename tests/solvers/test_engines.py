@@ -14,6 +14,7 @@ from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 from chicle_elastic.solvers.engines.predict import filled_module, logits
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.network import AS_THEY_ARE, GatheredSamples, Network, Scaling, square_for
+from chicle_elastic.solvers.optimizers import Optimizer
 from tests.solvers import nets
 
 CPU = torch.device("cpu")
@@ -122,6 +123,32 @@ def test_buffers_make_a_round_trip_with_their_counters():
     torch.testing.assert_close(flat.read_buffers()[:-1], values[:-1])
     assert flat.module.norm.num_batches_tracked == round(0.7 * (flat.num_buffers - 1))
     assert flat.module.norm.num_batches_tracked.dtype == torch.int64
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize("devices", ["cpu,cpu", "cpu, cpu,cpu"])
+def test_steps_on_several_devices_are_those_of_one(devices: str, has_norm: bool):
+    """Batches of ten, and a last one that has fewer samples than devices; weighted, and by another optimizer, too.
+
+    With batch norm each device normalises its own part, so the model is another one; it learns all the same.
+    """
+    X, y = nets.images(81)
+    weights = np.linspace(0.5, 2.0, 81).astype(np.float32)
+    found, losses = [], []
+    for device in ("cpu", devices):
+        optimizer = Optimizer(name="adam")
+        engine = EagerEngine(nets.network(has_norm=has_norm), seed=0, device=device, optimizer=optimizer)
+        for _ in range(3):
+            samples = GatheredSamples(rows=X.reshape(81, -1), codes=y, weights=weights)
+            done, loss = engine.run(samples, batch_size=10, lr=0.01, momentum=0.9, seed=1, is_spent=lambda: False)
+            assert done == 81
+        found.append(engine.initial()[0])
+        losses.append(loss)
+    if has_norm:
+        assert losses[1] == pytest.approx(losses[0], rel=0.3)
+    else:
+        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-5)
 
 
 def test_threads_follow_from_counted_work_and_those_of_the_user_come_back():

@@ -19,6 +19,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.engines.augment import Augmentation
 from chicle_elastic.solvers.engines.loss import Loss
 from chicle_elastic.solvers.engines.modules import build_module, check_module, flops_of
+from chicle_elastic.solvers.engines.replicas import Replicas
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.model_vector import ModelLayout
 from chicle_elastic.solvers.network import AS_THEY_ARE, GatheredSamples, Network, Scaling, is_fusible
@@ -45,7 +46,7 @@ class EagerEngine:
     Args:
         network: What to train.
         seed: Of its first weights.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda" or "cuda:N"; several are joined by commas, see `engines.replicas`.
         kernels: "auto" (our own where there are some, else oneDNN's), "fused" (our own, `engines.fused`, for the
             default network on a CPU), "onednn" or "native".
         optimizer: What a step does; None for SGD with momentum.
@@ -71,7 +72,8 @@ class EagerEngine:
         loss: Callable[..., Any] | None = None,
         max_grad_norm: float = math.inf,
     ) -> None:
-        self._device = device_of(device)
+        devices = devices_of(device)
+        self._device = devices[0]
         self._augmentation = None if augment is None else Augmentation(augment, self._device)
         self._network = network
         with threads_on(self._device):
@@ -82,7 +84,7 @@ class EagerEngine:
         self._num_threads, self._has_onednn = num_threads, kernels != "native"
         self._loss, self._max_grad_norm = Loss(loss, self._device), max_grad_norm
         is_plain = (optimizer is None or optimizer.is_plain) and loss is None and max_grad_norm == math.inf
-        can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain
+        can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain and len(devices) == 1
         if kernels == "fused" and not can_fuse:
             raise UsageError(
                 f"kernels='fused' is for the default network on a CPU by SGD without weight decay, and this is "
@@ -95,6 +97,11 @@ class EagerEngine:
         self._loaded: torch.Tensor | None = None
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
         self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
+        self._replicas: Replicas | None = None
+        if len(devices) > 1:
+            flats = [self._flat, *(FlatModule(build_module(network, seed), other) for other in devices[1:])]
+            losses = [self._loss, *(Loss(loss, other) for other in devices[1:])]
+            self._replicas = Replicas(flats, losses, least=2 if self._joins_last else 1)
 
     @property
     def rate(self) -> float | None:
@@ -248,9 +255,12 @@ class EagerEngine:
             images = batch.view(shape)
             if augmentation is not None:
                 images = augmentation(images)
-            logits = module(images)
-            loss = self._loss(logits, codes[done:stop], None if weights is None else weights[done:stop])
-            loss.backward()
+            labels, factors = codes[done:stop], None if weights is None else weights[done:stop]
+            if self._replicas is not None:
+                loss = self._replicas.backward(images, labels, factors)
+            else:
+                loss = self._loss(module(images), labels, factors)
+                loss.backward()
             if not self._has_checked:
                 self._check_gradients()
             with torch.no_grad():
@@ -292,11 +302,20 @@ def scaled(rows: torch.Tensor, scaling: Scaling) -> torch.Tensor:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name.
+    """The device of this name, of several the first one, where the model lives. Raises UsageError as `devices_of`."""
+    return devices_of(name)[0]
+
+
+def devices_of(names: str) -> list[torch.device]:
+    """The devices of names that are joined by commas.
 
     Raises:
-        UsageError: There is none like it here.
+        UsageError: One of them is not here.
     """
+    return [_device_of(name.strip()) for name in names.split(",")]
+
+
+def _device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -1,5 +1,5 @@
 """Newton steps of the hinge, by the proximal point method on the dual (Rockafellar 1976; for SVMs: Yin and Li 2019, "A
-semismooth Newton method for support vector classification").
+semismooth Newton method for support vector classification and regression").
 
 A step maximises D(a) - sum_i (a_i - alpha_i)^2 / (2 tau_i) over the box, tau_i = tau C_i, whose optimum is a(w) for the
 w that minimises
