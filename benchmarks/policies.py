@@ -33,7 +33,8 @@ from benchmarks.report import Report, names_of, parser
 from benchmarks.shapes import higgs, higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
-from chicle_elastic.evaluate.cocoa import Cocoa, ThrottledCocoa
+from chicle_elastic.evaluate.cocoa import Cocoa
+from chicle_elastic.evaluate.throttled import Pace, ThrottledCocoa
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.base import Policy
@@ -196,15 +197,14 @@ def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[
             ("rebalance", alone, True),
             ("nothing", (), True),
         ):
-            trainer = ThrottledCocoa(
-                C=100.0 / num_rows,
-                tol=0.0,
+            pace = Pace(
                 row_s=4 * ITERATION_S / num_rows,
-                slow="n1",
+                slow=("n1",),
                 factor=factor,
                 slow_from_s=length_s / 3 if is_slow else math.inf,
                 slow_to_s=length_s / 3 + slow_s,
             )
+            trainer = ThrottledCocoa(C=100.0 / num_rows, tol=0.0, pace=pace)
             end_s = 2.0 if name == "warm" else length_s
             job = Job(
                 trainer=trainer,

@@ -1,14 +1,14 @@
 """Run the evaluation of the paper: its figures and claims, in projected time, on your own files.
 
-    fig1          epochs to a gap against the number of tasks, CoCoA
-    fig1_images   epochs to an accuracy against the number of tasks, local SGD
-    fig4          nodes come or go: uni-tasks against 16, 24, 32 and 64 micro-tasks, at five speeds, CoCoA
-    fig5          8 nodes 1.5x slower than 8 others, uni-tasks with Rebalance from an even split, CoCoA (5 and 10)
-    fig8          epochs of local SGD against those of plain torch
-    fig9          nodes come or go, local SGD
-    ordered       rows in the order of their labels: micro-tasks, uni-tasks, and uni-tasks with Shuffle (7)
-    balance       four real agents, one of them slow for a while, with and without Rebalance (6 and 11)
+    table1        the data sets
+    fig1          epochs against the number of tasks, or the size of batches: CoCoA, local SGD, mini-batch SGD
+    fig4, fig9    nodes come or go, over time and over epochs: uni-tasks against 16, 24, 32 and 64 micro-tasks
+    fig5, fig10   8 nodes 1.5x slower than 8 others, over time and over epochs: uni-tasks with Rebalance, micro-tasks
+    fig6, fig11   four real agents, one of them slow for a while, with and without Rebalance: CoCoA, local SGD
+    fig7          CoCoA, rows in the order of their labels: micro-tasks, uni-tasks, and uni-tasks with Shuffle
+    fig8          epochs of local SGD against those of mini-batch SGD by plain torch
 
+Figures have the paper's numbers; figures 4, 5, 9 and 10 are of CoCoA and local SGD, at five speeds of change.
 --data names a folder with HIGGS.csv.gz, Criteo's train.txt, CIFAR-10, IDX images or svmlight; each file is named with
 what it is taken for, or why it is left out. Without it the data is generated, and every picture says so. A run that
 ended is kept in OUT/cache and not made again, so an evaluation that was interrupted goes on where it was. The exit code
@@ -17,6 +17,7 @@ is 0 when all figures were made, and 1 with --judge where a bar was missed.
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from chicle_elastic.evaluate.bars import Row
     from chicle_elastic.evaluate.runs import Settings
 
-FIGURES = ("fig1", "fig1_images", "fig4", "fig5", "fig8", "fig9", "ordered", "balance")
-QUICK_FIGURES = ("fig1", "fig1_images", "fig5", "ordered")
+FIGURES = ("table1", "fig1", "fig4", "fig5", "fig6", "fig7", "fig8", "fig11")
+MADE_WITH = {"fig9": "fig4", "fig10": "fig5"}
+QUICK_FIGURES = ("table1", "fig1", "fig5", "fig7")
 QUICK_ROWS = 10_000
 GENERATED = "generated data"
 
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle evaluate` takes."""
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder with your files; by default data is generated")
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("evaluation"), help="default: %(default)s")
-    parser.add_argument("--only", metavar="FIGURES", help=f"of {','.join(FIGURES)}; by default all")
+    parser.add_argument("--only", metavar="FIGURES", help=f"of {','.join((*FIGURES, *MADE_WITH))}; by default all")
     parser.add_argument("--rows", type=int, metavar="N", help="rows of each file, from its first on; default 100000")
     parser.add_argument("--seeds", type=int, metavar="N", default=5, help="runs of each setting (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one seed, few rows: shows that it runs, judges nothing")
@@ -51,9 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     from chicle_elastic.evaluate.pictures import draw
 
     names = (arguments.only or ",".join(QUICK_FIGURES if arguments.quick else FIGURES)).split(",")
+    names = list(dict.fromkeys(MADE_WITH.get(name, name) for name in names))
     for name in names:
         if name not in FIGURES:
-            raise UsageError(f"--only {name}: there is no such figure; there are {', '.join(FIGURES)}")
+            raise UsageError(f"--only {name}: there is no such figure; there are {', '.join((*FIGURES, *MADE_WITH))}")
     if arguments.seeds < 1 or (arguments.rows is not None and arguments.rows < 1000):
         raise UsageError(
             f"--seeds {arguments.seeds}, --rows {arguments.rows}: at least 1 seed and 1000 rows are needed"
@@ -63,14 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
     rows: list[Row] = []
     is_judged = not arguments.quick
     for name in names:
-        found = _figure(name)(settings, notes)
-        for row in found:
-            if not rows:
-                print(f"\n{HEADER}")
-            print(row.as_markdown(judged=is_judged), flush=True)
-            rows.append(row)
-        if found and (picture := draw(name, found, arguments.out, source)):
-            notes.append(f"picture: {picture}")
+        found: list[Row] = []
+        for make in _makers(name):
+            for row in make(settings, notes):
+                if not rows and not found:
+                    print(f"\n{HEADER}")
+                print(row.as_markdown(judged=is_judged), flush=True)
+                found.append(row)
+        rows += found
+        notes += [f"picture: {path}" for path in (draw(name, found, arguments.out, source) if found else ())]
     print(f"\nclaims of the paper, {source}\n{CLAIMS_HEADER}")
     for claim in claims_of(settings, rows):
         print(claim.as_markdown())
@@ -108,16 +112,18 @@ def _settings(arguments: argparse.Namespace) -> "tuple[Settings, str]":
     return settings, f"files of {arguments.data}"
 
 
-def _figure(name: str) -> "Callable[[Settings, list[str]], Sequence[Row]]":
-    from chicle_elastic.evaluate import balance, fig1, fig4, fig5, fig8, fig9, ordered
+def _makers(name: str) -> "Sequence[Callable[[Settings, list[str]], Sequence[Row]]]":
+    """Functions that make the rows of a figure."""
+    from chicle_elastic.evaluate import balance, fig1, fig4, fig4_images, fig5, fig7, fig8, runs
 
-    return {
-        "fig1": fig1.rows,
-        "fig1_images": fig1.image_rows,
-        "fig4": fig4.rows,
-        "fig5": fig5.rows,
-        "fig8": fig8.rows,
-        "fig9": fig9.rows,
-        "ordered": ordered.rows,
-        "balance": balance.rows,
-    }[name]
+    makers: dict[str, Sequence[Callable[[Settings, list[str]], Sequence[Row]]]] = {
+        "table1": (runs.data_rows,),
+        "fig1": (fig1.rows, fig1.image_rows),
+        "fig4": (fig4.rows, fig4_images.rows),
+        "fig5": (fig5.rows, fig5.image_rows),
+        "fig6": (partial(balance.rows, "fig6"),),
+        "fig7": (fig7.rows,),
+        "fig8": (fig8.rows,),
+        "fig11": (partial(balance.rows, "fig11"),),
+    }
+    return makers[name]

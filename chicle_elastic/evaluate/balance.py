@@ -1,4 +1,4 @@
-"""The balancing process (the paper's figures 6 and 11) on four real agents, of which n1 takes twice as long per row.
+"""The balancing process (the paper's figures 6 and 11: CoCoA, local SGD) on four real agents; n1 takes twice as long.
 
 Passes of CoCoA and steps of local SGD are real and take as long as they are told (`ThrottledCocoa`,
 `ThrottledLocalSGD`), so agents that share the cores of one machine do not hinder each other. After some iterations n1
@@ -15,11 +15,10 @@ import numpy as np
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.evaluate.bars import Bar, Row
-from chicle_elastic.evaluate.cocoa import ThrottledCocoa
 from chicle_elastic.evaluate.lanes import starts, tables_of
 from chicle_elastic.evaluate.runs import Settings, cached
 from chicle_elastic.evaluate.shapes import higgs_shaped
-from chicle_elastic.evaluate.throttled import ThrottledLocalSGD
+from chicle_elastic.evaluate.throttled import Pace, ThrottledCocoa, ThrottledLocalSGD
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.rebalance import Rebalance
@@ -40,34 +39,29 @@ NUM_ROWS, CHUNK_BYTES = 8_000, 4_096
 """Of CoCoA: some 250 chunks."""
 STEP_ROWS, NUM_IMAGES, IMAGE_CHUNK_BYTES = 8 * 16, 16 * NODES * 8 * 16, 26_000
 """Of local SGD: samples of a task in an iteration, and 16 iterations of an epoch, none of which has fewer samples."""
-ALGORITHMS = ("CoCoA", "local SGD")
+ALGORITHMS = {"fig6": "CoCoA", "fig11": "local SGD"}
 SIDES: dict[str, tuple[Policy, ...]] = {"no policy": (), "Rebalance": (Rebalance(),)}
 WITHIN = 1.05
 
 
-def rows(settings: Settings, notes: list[str]) -> list[Row]:
-    """The time of an iteration with and without the policy, while n1 is slow and after; local SGD not if quick."""
+def rows(figure: str, settings: Settings, notes: list[str]) -> list[Row]:
+    """The time of an iteration with and without the policy, while n1 is slow and after."""
     found = []
-    for algorithm in ALGORITHMS[:1] if settings.is_quick else ALGORITHMS:
-        tables = histories(settings, algorithm)
-        for title, first, last, costs in (
-            (
-                f"iterations {SETTLED + 1} to {SLOW_UNTIL - 1}, {SLOW} {FACTOR:g}x slower",
-                SETTLED,
-                SLOW_UNTIL - 1,
-                SLOWER,
-            ),
-            (f"iterations {BACK + 1} to {ITERATIONS}, all fast", BACK, ITERATIONS, EQUAL),
-        ):
-            ideal = ideal_units(costs)
-            units = {side: median(units_of(table)[first:last]) for side, table in tables.items()}
-            walls = {side: median(wall_units(table)[first:last]) for side, table in tables.items()}
-            what = f"{algorithm} on four agents, {title}: units of the slowest task"
-            shown = f"{units['Rebalance']:.3f} (with its boundary {walls['Rebalance']:.3f})"
-            against = f"ideal: {ideal:.3f}; no policy: {units['no policy']:.3f} ({walls['no policy']:.3f})"
-            records = {side: [to_json(record) for record in table] for side, table in tables.items()}
-            details, bar = {"algorithm": algorithm, "records": records}, Bar(gate=WITHIN, at_most=True)
-            found.append(Row("balance", what, None, shown, against, units["Rebalance"] / ideal, bar, details))
+    tables = histories(settings, ALGORITHMS[figure])
+    slow, fast = (
+        f"{SETTLED + 1} to {SLOW_UNTIL - 1}, {SLOW} {FACTOR:g}x slower",
+        f"{BACK + 1} to {ITERATIONS}, all fast",
+    )
+    for title, first, last, costs in ((slow, SETTLED, SLOW_UNTIL - 1, SLOWER), (fast, BACK, ITERATIONS, EQUAL)):
+        ideal = ideal_units(costs)
+        units = {side: median(units_of(table)[first:last]) for side, table in tables.items()}
+        walls = {side: median(wall_units(table)[first:last]) for side, table in tables.items()}
+        what = f"{ALGORITHMS[figure]} on four agents, iterations {title}: units of the slowest task"
+        shown = f"{units['Rebalance']:.3f} (with its boundary {walls['Rebalance']:.3f})"
+        against = f"ideal: {ideal:.3f}; no policy: {units['no policy']:.3f} ({walls['no policy']:.3f})"
+        records = {side: [to_json(record) for record in table] for side, table in tables.items()}
+        details, bar = {"records": records}, Bar(gate=WITHIN, at_most=True)
+        found.append(Row(figure, what, None, shown, against, units["Rebalance"] / ideal, bar, details))
     return found
 
 
@@ -132,15 +126,8 @@ def _is_over(last: int, record: IterationRecord) -> bool:
 
 def _cocoa() -> tuple[Trainer, ArraySource]:
     X, y = higgs_shaped(NUM_ROWS)
-    trainer = ThrottledCocoa(
-        C=100.0 / NUM_ROWS,
-        tol=0.0,
-        row_s=NODES * ITERATION_S / NUM_ROWS,
-        slow=SLOW,
-        factor=FACTOR,
-        since=1,
-        until=SLOW_UNTIL,
-    )
+    pace = Pace(row_s=NODES * ITERATION_S / NUM_ROWS, slow=(SLOW,), factor=FACTOR, since=1, until=SLOW_UNTIL)
+    trainer = ThrottledCocoa(C=100.0 / NUM_ROWS, tol=0.0, pace=pace)
     return trainer, ArraySource(X, y.astype(np.int32), max_tasks=NODES, chunk_bytes=CHUNK_BYTES, seed=1)
 
 
@@ -153,9 +140,6 @@ def _local_sgd() -> tuple[Trainer, ArraySource]:
     trainer = ThrottledLocalSGD(
         network=Network(module=PAPER_CNN, settings=settings, input_shape=(1, 28, 28), num_classes=10),
         max_epochs=10**3,
-        row_s=ITERATION_S / STEP_ROWS,
-        slow=SLOW,
-        factor=FACTOR,
-        until=SLOW_UNTIL,
+        pace=Pace(row_s=ITERATION_S / STEP_ROWS, slow=(SLOW,), factor=FACTOR, until=SLOW_UNTIL),
     )
     return trainer, ArraySource(X, y, max_tasks=NODES, chunk_bytes=IMAGE_CHUNK_BYTES, seed=1)

@@ -1,10 +1,14 @@
-"""Figures 4 and 9 of the paper: nodes come or go while a job runs, uni-tasks against every number of micro-tasks."""
+"""Figures 4 and 9 of the paper: nodes come or go while a job runs, uni-tasks against every number of micro-tasks.
+
+Figure 4 is over projected time, figure 9 over epochs; `fig4_images` has local SGD.
+"""
 
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from chicle_elastic.evaluate.bars import Row
-from chicle_elastic.evaluate.micro import RAMPS, TASKS, mean_rows, uni_row
+from chicle_elastic.evaluate.micro import CURVES, RAMPS, TASKS, mean_rows, uni_row
 from chicle_elastic.evaluate.projection import Ramp, changes, ends, micro_units, time_to, uni_units
 from chicle_elastic.evaluate.runs import Problem, Settings, gaps, problems
 
@@ -21,21 +25,25 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
         for every in SPEEDS
         for gap in problem.gaps
     ]
-    return found + mean_rows("fig4", "mean of all settings that a number of micro-tasks finished", found)
+    return found + mean_rows("fig4", "CoCoA: mean of all settings that a number of micro-tasks finished", found)
 
 
 def _row(settings: Settings, problem: Problem, direction: str, ramp: Ramp, gap: float) -> Row:
     plan = changes(ramp, uni_units, problem.most)
-    times = ends(ramp, uni_units, problem.most)
-    uni = fmean(
-        time_to(gap, gaps(settings, problem, num_tasks=ramp.first, changes=plan, seed=seed), times)
-        for seed in settings.seeds
-    )
-    micro = {}
+    first = [gaps(settings, problem, num_tasks=ramp.first, changes=plan, seed=seed) for seed in settings.seeds]
+    runs, times = {"uni": first}, {"uni": ends(ramp, uni_units, problem.most)}
     for count in TASKS:
-        times = ends(ramp, partial(micro_units, count), problem.most)
-        micro[count] = fmean(
-            time_to(gap, gaps(settings, problem, num_tasks=count, seed=seed), times) for seed in settings.seeds
-        )
-    what = f"{problem.data.title}, {ramp.first} to {ramp.last} nodes, 2 every {ramp.every:g} units"
-    return uni_row("fig4", what, "units", uni, micro, gap=gap, direction=direction, every=ramp.every)
+        runs[str(count)] = [gaps(settings, problem, num_tasks=count, seed=seed) for seed in settings.seeds]
+        times[str(count)] = ends(ramp, partial(micro_units, count), problem.most)
+    reached = {side: fmean(time_to(gap, run, times[side]) for run in of) for side, of in runs.items()}
+    details: dict[str, Any] = {"direction": direction, "every": ramp.every, "panel": f"CoCoA, {problem.data.title}"}
+    if ramp.every == SPEEDS[CURVES] and gap == problem.gaps[0]:
+        details["curves"] = {
+            side: [
+                [(n, time, value) for n, (time, value) in enumerate(zip(times[side], run, strict=False), 1)]
+                for run in of
+            ]
+            for side, of in runs.items()
+        }
+    what = f"CoCoA, {problem.data.title}, {ramp.first} to {ramp.last} nodes, 2 every {ramp.every:g} units"
+    return uni_row("fig4", what, "units", reached, goal=f"gap {gap:g}", gap=gap, **details)

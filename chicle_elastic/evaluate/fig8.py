@@ -11,8 +11,7 @@ from statistics import fmean
 import numpy as np
 
 from chicle_elastic.evaluate.bars import Bar, Row
-from chicle_elastic.evaluate.image_data import ImageData
-from chicle_elastic.evaluate.images import MOST_EPOCHS, NUM_TEST, Images, epochs_to, fits, image_sets
+from chicle_elastic.evaluate.images import NUM_TEST, Images, epochs_to, fits, image_sets, most_epochs
 from chicle_elastic.evaluate.runs import Settings, cached
 from estimators.cnn_defaults import auto_learning_rate
 
@@ -34,41 +33,48 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
 
 
 def _row(settings: Settings, images: Images, tasks: int, goal: float) -> Row:
-    batch = BATCH * tasks
-    rate = auto_learning_rate(MOST_EPOCHS * images.num_rows, batch_size=BATCH, momentum=MOMENTUM) * math.sqrt(tasks)
-    ours = fmean(epochs_to(goal, fit.scores) for fit in fits(settings, images, num_tasks=tasks))
-    plain = []
-    for seed in settings.seeds:
-        key = f"torch_{images.key}_{images.goals[-1]:g}_{batch}_{seed}"
-        scores = cached(settings, key, partial(_torch_scores, images, batch, rate, seed))
-        plain.append(epochs_to(goal, scores))
-    theirs = fmean(plain)
-    what, against = f"{images.title} to {goal:.2f}, {tasks} task{'s' * (tasks > 1)}: epochs", f"batches of {batch}"
-    details = {"tasks": tasks, "goal": goal, "ours": ours, "torch": theirs, "rate": rate}
-    shown = (f"{ours:.3g}", f"torch, {against}: {theirs:.3g}")
-    return Row("fig8", what, None, *shown, ours / theirs, Bar(gate=EACH, at_most=True), details)
+    sides = {
+        f"Chicle, {tasks} task{'s' * (tasks > 1)}": [fit.scores for fit in fits(settings, images, num_tasks=tasks)],
+        f"torch, batches of {BATCH * tasks}": torch_scores(settings, images, BATCH * tasks),
+    }
+    ours, theirs = (fmean(epochs_to(goal, run) for run in runs) for runs in sides.values())
+    curves = {side: [[(n, n, value) for n, value in enumerate(run, 1)] for run in of] for side, of in sides.items()}
+    what = f"{images.title} to {goal:.2f}, {tasks} task{'s' * (tasks > 1)}: epochs"
+    shown = (f"{ours:.3g}", f"torch, batches of {BATCH * tasks}: {theirs:.3g}")
+    details = {"panel": f"{images.title}, batches of {BATCH * tasks}", "curves": curves, "is_image": True}
+    value = ours / theirs if math.isfinite(ours) else math.inf
+    return Row("fig8", what, None, *shown, value, Bar(gate=EACH, at_most=True), details)
 
 
-def _torch_scores(images: Images, batch: int, rate: float, seed: int) -> list[float]:
-    """Test accuracy after each epoch of plain torch, until the highest goal or `MOST_EPOCHS`."""
+def torch_scores(settings: Settings, images: Images, batch: int) -> list[list[float]]:
+    """Test accuracy after each epoch of plain torch, of each seed, until the highest goal or so many epochs."""
+    most = most_epochs(settings)
+    key = f"torch_{images.key}_{images.goals[-1]:g}_{most}_{batch}"
+    return [
+        cached(settings, f"{key}_{seed}", partial(_torch_scores, images, batch, most, seed)) for seed in settings.seeds
+    ]
+
+
+def _torch_scores(images: Images, batch: int, most: int, seed: int) -> list[float]:
     import torch
     from torch.nn import functional
 
     from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 
-    data: ImageData = images.data
+    data = images.data
+    rate = auto_learning_rate(most * images.num_rows, batch_size=BATCH, momentum=MOMENTUM)
     mean, deviation = float(data.X_train.mean(dtype=np.float64)), float(data.X_train.std(dtype=np.float64))
     X, X_test = (
-        torch.from_numpy((part.astype(np.float32) - mean) / deviation)[:, None]
+        torch.from_numpy((part.astype(np.float32) - mean) / deviation).reshape(len(part), -1, *part.shape[-2:])
         for part in (data.X_train, data.X_test[:NUM_TEST])
     )
     y, y_test = (torch.from_numpy(part.astype(np.int64)) for part in (data.y_train, data.y_test[:NUM_TEST]))
     torch.manual_seed(seed)
     _, channels, height, width = X.shape
-    net = PaperCNN(channels, height, width, 10)
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM)
+    net = PaperCNN(channels, height, width, 1 + int(y.max()))
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate * math.sqrt(batch / BATCH), momentum=MOMENTUM)
     scores: list[float] = []
-    while len(scores) < MOST_EPOCHS and not (scores and scores[-1] >= images.goals[-1]):
+    while len(scores) < most and not (scores and scores[-1] >= images.goals[-1]):
         for part in torch.randperm(len(y)).split(batch):
             optimizer.zero_grad()
             functional.cross_entropy(net(X[part]), y[part]).backward()

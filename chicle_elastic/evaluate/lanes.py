@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
+from chicle_elastic.monitoring.swimlane import FAINT, INK, LANE_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # Okabe and Ito's, as in `monitoring.swimlane`
-INK, FAINT = "#333333", "#DDDDDD"
 
 
 def starts(table: RecordTable) -> list[float]:
@@ -32,7 +30,7 @@ def draw_lanes(tables: Mapping[str, RecordTable]) -> "Figure":
         tasks = sorted(table.tasks)
         for lane, task in enumerate(tasks):
             spans = [(start, record.seconds[task]) for start, record in zip(starts(table), table, strict=True)]
-            colour = COLOURS[lane % len(COLOURS)]
+            colour = LANE_COLORS[lane % len(LANE_COLORS)]
             axes.broken_barh(spans, (lane - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.6)
             before = None
             for (start, _), record in zip(spans, table, strict=True):

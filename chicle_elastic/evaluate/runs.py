@@ -1,6 +1,7 @@
 """Runs of CoCoA in one process, certified after each iteration; a run that is in the cache is not made again."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,11 @@ import scipy.sparse as sp
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.clock import VirtualClock
+from chicle_elastic.evaluate.bars import Row
 from chicle_elastic.evaluate.cocoa import CertifiedCocoa
 from chicle_elastic.evaluate.datasets import DataSet
 from chicle_elastic.evaluate.image_data import ImageData
-from chicle_elastic.evaluate.mixed import MixedCocoa
+from chicle_elastic.evaluate.throttled import ODD, Pace, ThrottledCocoa
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
@@ -63,6 +65,16 @@ class Problem:
         return 100.0 / self.data.num_samples
 
 
+def data_rows(settings: Settings, notes: list[str]) -> list[Row]:
+    """Table 1 of the paper: what the data sets are."""
+    sizes = {data.title: (data.X.shape, sum(part.nbytes for part in data.parts())) for data in settings.rows}
+    sizes |= {title: (data.X_train.shape, data.X_train.nbytes) for title, data in settings.images}
+    return [
+        Row("table1", title, None, f"{' x '.join(map(str, shape))}, {num_bytes / 2**20:.1f} MiB", "")
+        for title, (shape, num_bytes) in sizes.items()
+    ]
+
+
 def problems(settings: Settings, notes: list[str]) -> list[Problem]:
     """Each data set, to gaps that 500 iterations of many tasks reach: smaller ones of few dense columns."""
     if not settings.rows:
@@ -80,7 +92,7 @@ def gaps(
     key = f"cocoa_{problem.data.key}_{problem.gaps[-1]:.0e}_{num_tasks}_{names}_{seed}"
 
     def run() -> list[float]:
-        outcome = InProcess(num_tasks=num_tasks, changes=tuple(changes)).run(_job(problem, seed, ()))
+        outcome = InProcess(num_tasks=num_tasks, changes=tuple(changes)).run(_job(problem, seed, (), num_tasks))
         return outcome.history.column("duality_gap").tolist()
 
     return cached(settings, key, run)
@@ -94,7 +106,7 @@ def mixed_gaps(
     key = f"mixed_{problem.data.key}_{problem.gaps[-1]:.0e}_{slowdown:g}_{names}_{seed}"
 
     def run() -> tuple[list[float], list[float]]:
-        job, clock = _job(problem, seed, policies, slowdown=slowdown), VirtualClock()
+        job, clock = _job(problem, seed, policies, 16, slowdown=slowdown), VirtualClock()
         history = InProcess(num_tasks=16).run(job, clock=clock).history
         return history.column("duality_gap").tolist(), [max(record.seconds.values()) for record in history]
 
@@ -102,7 +114,9 @@ def mixed_gaps(
     return found, units
 
 
-def _job(problem: Problem, seed: int, policies: Sequence[Policy], *, slowdown: float | None = None) -> Job:
+def _job(
+    problem: Problem, seed: int, policies: Sequence[Policy], num_tasks: int, *, slowdown: float | None = None
+) -> Job:
     data, tol = problem.data, problem.gaps[-1]
     y: Array = data.y.astype(np.int32)
     trainer = CertifiedCocoa(C=problem.penalty, tol=tol)
@@ -110,8 +124,9 @@ def _job(problem: Problem, seed: int, policies: Sequence[Policy], *, slowdown: f
     if slowdown is not None:
         chunk_bytes = _chunk_bytes(data)
         unit_rows = data.num_samples / 16
-        trainer = MixedCocoa(C=problem.penalty, tol=tol, slowdown=slowdown, row_units=1.0 / unit_rows)
-    source = ArraySource(data.X, y, max_tasks=64, chunk_bytes=chunk_bytes, seed=seed)
+        pace = Pace(row_s=1.0 / unit_rows, slow=ODD, factor=slowdown, until=math.inf)
+        trainer = ThrottledCocoa(C=problem.penalty, tol=tol, pace=pace)
+    source = ArraySource(data.X, y, max_tasks=max(64, num_tasks), chunk_bytes=chunk_bytes, seed=seed)
     return Job(trainer=trainer, source=source, max_iterations=problem.most, seed=seed, policies=tuple(policies))
 
 

@@ -14,10 +14,13 @@ import pytest
 import scipy.sparse as sp
 
 from chicle_elastic.chunks.views import StateSpec
-from chicle_elastic.evaluate import balance, images, lanes, ordered, projection
+from chicle_elastic.evaluate import balance, fig7, fig8, images, lanes, projection
+from chicle_elastic.evaluate.bars import Row
+from chicle_elastic.evaluate.image_data import ImageData
 from chicle_elastic.evaluate.micro import growth_row
 from chicle_elastic.evaluate.pictures import draw
 from chicle_elastic.evaluate.projection import Ramp
+from chicle_elastic.evaluate.runs import Settings
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from tests.house.sources import ROOT
 from tests.programs import run_python
@@ -120,9 +123,9 @@ def test_an_accuracy_is_reached_between_two_epochs() -> None:
 def test_rows_in_the_order_of_their_labels_in_contiguous_parts(make: Callable[[np.ndarray], Any]) -> None:
     """Each part has its own rows; all but one have one label."""
     rng = np.random.default_rng(0)
-    X, y = ordered.by_label(make(rng.random((400, 5))), rng.integers(0, 2, 400).astype(np.int32))
+    X, y = fig7.by_label(make(rng.random((400, 5))), rng.integers(0, 2, 400).astype(np.int32))
     assert (np.diff(y) >= 0).all()
-    source = ordered.contiguous(X, y, 8)
+    source = fig7.contiguous(X, y, 8)
     parts = [source.load(info.id, ANY_STATE) for info in source.infos(ANY_STATE)]
     assert len(parts) in (7, 8)
     assert np.concatenate([part.targets for part in parts]).tolist() == y.tolist()
@@ -150,14 +153,57 @@ def test_what_a_perfect_split_takes() -> None:
 
 
 def test_a_gap_that_is_reached_by_none_has_an_empty_panel(tmp_path: Path) -> None:
-    """The others are drawn."""
+    """The others are drawn; a run of one iteration is a point."""
     pytest.importorskip("matplotlib")
+    curves = {"1": [[(1, 16.0, 0.5), (2, 32.0, 0.4)]], "4": [[(1, 4.0, 0.5)]]}
     rows = [
-        growth_row("fig1", "clicks, C = 1", 1e-3, {1: math.inf, 4: math.inf}, curves={1: [[0.5, 0.4]], 4: [[0.5]]}),
-        growth_row("fig1", "HIGGS, C = 1", 1e-3, {1: 5.0, 4: math.inf}, curves={1: [[0.5, 0.1]], 4: [[0.5, 0.4]]}),
+        growth_row(title, 1e-3, epochs, by="tasks", panel=title, goal="gap 0.001", curves=curves)
+        for title, epochs in (("clicks", {1: math.inf, 4: math.inf}), ("HIGGS", {1: 5.0, 4: math.inf}))
     ]
-    assert draw("fig1", rows, tmp_path, "files of a test") == tmp_path / "fig1.png"
+    assert draw("fig1", rows, tmp_path, "files of a test") == [tmp_path / "fig1.png", tmp_path / "fig1-curves.png"]
     assert (tmp_path / "fig1-curves.png").stat().st_size > 0
+
+
+def test_figures_over_time_and_over_epochs_have_the_papers_numbers(tmp_path: Path) -> None:
+    """What the rows of figures 4 and 5 have is drawn as figures 9 and 10, too."""
+    pytest.importorskip("matplotlib")
+    curves = {"uni": [[(1, 1.0, 0.5), (2, 2.5, 0.1)]], "16": [[(1, 1.0, 0.5), (2, 3.0, 0.1)]]}
+    details = {"panel": "HIGGS", "curves": curves}
+    speeds = {"goal": "gap 0.1", "direction": "in", "every": 2.0, "reached": {"uni": 2.5, "16": math.inf}}
+    for name, more, files in (
+        ("fig4", speeds, ["fig4.png", "fig4-curves.png", "fig9.png"]),
+        ("fig5", {}, ["fig5.png", "fig10.png"]),
+        ("fig7", {}, ["fig7.png"]),
+    ):
+        rows = [Row(name, "HIGGS", None, "", "", details={**details, **more})]
+        assert [path.name for path in draw(name, rows, tmp_path, "files of a test")] == files
+
+
+def image_settings(folder: Path, X: np.ndarray) -> tuple[Settings, images.Images]:
+    """One seed and three epochs of these images, whose labels are random."""
+    data = ImageData(X, np.arange(len(X)) % 10, X[:32], np.arange(32) % 10)
+    settings = Settings(seeds=(0,), is_quick=True, cache=folder, rows=(), images=(("noise", data),))
+    return settings, images.Images("noise", "noise", len(X), (math.inf,), data)
+
+
+def test_plain_torch_takes_images_of_three_channels(tmp_path: Path) -> None:
+    """As CIFAR-10 has them; the counterpart of local SGD has as many epochs."""
+    pytest.importorskip("torch")
+    X = np.random.default_rng(0).integers(0, 256, (64, 3, 32, 32), dtype=np.uint8)
+    settings, noise = image_settings(tmp_path, X)
+    [scores] = fig8.torch_scores(settings, noise, 32)
+    [fit] = images.fits(settings, noise, num_tasks=2)
+    assert len(scores) == len(fit.scores) == images.QUICK_EPOCHS
+
+
+def test_local_sgd_on_nodes_of_two_speeds_ends_at_the_perfect_split(tmp_path: Path) -> None:
+    """An even split takes 1.5 units; Rebalance comes to 1.2. Units are virtual, so this is exact."""
+    pytest.importorskip("torch")
+    X = np.random.default_rng(0).integers(0, 256, (6 * 16 * images.SAMPLES_OF_A_TASK, 16, 16), dtype=np.uint8)
+    settings, noise = image_settings(tmp_path, X)
+    [fit] = images.fits(settings, noise, slowdown=1.5)
+    assert fit.seconds[0] == pytest.approx(1.5, rel=0.01)
+    assert np.median(fit.seconds[8:]) == pytest.approx(1.2, rel=0.03)
 
 
 @pytest.mark.slow

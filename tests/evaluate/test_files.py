@@ -151,7 +151,7 @@ def test_a_folder_without_data_is_refused(tmp_path: Path, capsys: pytest.Capture
         assert main(["evaluate", "--out", str(tmp_path / "out"), *options]) == 2
     said = capsys.readouterr()
     assert "none of its files can be used" in said.err
-    assert "there is no such figure; there are fig1, fig1_images" in said.err
+    assert "there is no such figure; there are table1, fig1" in said.err
 
 
 def test_an_evaluation_of_files_has_tables_pictures_and_claims(
@@ -165,7 +165,7 @@ def test_an_evaluation_of_files_has_tables_pictures_and_claims(
         assert main(command) == 0
         out = capsys.readouterr().out
         assert "HIGGS.csv.gz: taken for HIGGS, 60 rows" in out
-        assert "| HIGGS.csv.gz (HIGGS), 60 rows, C = 1.67: epochs by tasks | 1e-01 | 1: " in out
+        assert "| CoCoA, HIGGS.csv.gz (HIGGS), 60 rows, C = 1.67: epochs by tasks | 1e-01 | 1: " in out
         assert f"claims of the paper, files of {tmp_path}" in out
         assert "| 11 | local SGD, balancing: time of an iteration over the ideal | 1 |  | not measured |" in out
         kept.append({path.name: path.stat().st_mtime_ns for path in (tmp_path / "out/cache").iterdir()})
@@ -187,9 +187,10 @@ def test_an_evaluation_of_files_has_tables_pictures_and_claims(
         (1.0, [1.5], True, "not reproduced"),
         (1.0, [], True, "not measured"),
         (1.0, [float("inf")], True, "not measured"),
+        (None, [1.0], True, "no number"),
     ],
 )
-def test_a_verdict_is_by_rule(there: float, here: list[float], is_less_better: bool, verdict: str) -> None:
+def test_a_verdict_is_by_rule(there: float | None, here: list[float], is_less_better: bool, verdict: str) -> None:
     """Within two standard errors or a tenth it is the same, else its side decides."""
     claim = Claim(figure="1", what="x", there=there, here=here, is_less_better=is_less_better)
     assert claim.verdict() == verdict

@@ -5,7 +5,7 @@ import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema
-from chicle_elastic.evaluate.cocoa import ThrottledCocoa
+from chicle_elastic.evaluate.throttled import Pace, ThrottledCocoa
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter
 from chicle_elastic.policies.rebalance import Rebalance
@@ -162,7 +162,8 @@ def test_noise_is_no_straggler() -> None:
 def train(*policies: Policy, until: int = 40, iterations: int = 80) -> tuple[Problem, LinearTrainer, Outcome]:
     """Four tasks; one of them takes ten times as long from iteration 10 on."""
     data = problem(rows=800)
-    trainer = ThrottledCocoa(C=0.1, tol=0.0, row_s=1e-4, slow="task-1", since=10, until=until)
+    pace = Pace(row_s=1e-4, slow=("task-1",), since=10, until=until)
+    trainer = ThrottledCocoa(C=0.1, tol=0.0, pace=pace)
     job = Job(
         trainer=trainer,
         source=ArraySource(data.X, data.y, max_tasks=4, chunk_bytes=1024),

@@ -4,7 +4,7 @@ import numpy as np
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
-from chicle_elastic.evaluate.cocoa import ThrottledCocoa
+from chicle_elastic.evaluate.throttled import Pace, ThrottledCocoa
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.runtime.training.job import Job
@@ -14,10 +14,11 @@ from tests.solvers.linear_jobs import problem, recompute
 def test_a_slow_node_is_cut_for_as_long_as_it_is_slow() -> None:
     """The agents agree on the deadline, accept parts of chunks while it holds, and w = w(alpha) in the end."""
     data = problem(rows=800)
-    trainer = ThrottledCocoa(C=0.1, tol=0.0, row_s=1e-4, slow="n1", since=10, until=40)
+    pace = Pace(row_s=1e-4, slow=("n1",), since=10, until=40)
+    trainer = ThrottledCocoa(C=0.1, tol=0.0, pace=pace)
 
     def is_well_again(record: IterationRecord) -> bool:
-        return record.iteration > trainer.until and any("no deadline any more" in line for line in record.events)
+        return record.iteration > pace.until and any("no deadline any more" in line for line in record.events)
 
     with LocalCluster(3) as cluster:
         job = Job(

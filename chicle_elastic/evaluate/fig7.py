@@ -1,4 +1,4 @@
-"""How much the partition matters (the paper's figure 7): rows in the order of their labels, CoCoA on 16 tasks.
+"""Figure 7 of the paper: how much the partition matters, with rows in the order of their labels, CoCoA on 16 tasks.
 
 even         micro-tasks of rows that were drawn at random
 contiguous   micro-tasks of consecutive rows: all but one have rows of one class only
@@ -27,6 +27,12 @@ from chicle_elastic.runtime.training.job import Job
 
 TASKS = 16
 MOST_GAPS = 2
+LABELS = {
+    "even": "micro-tasks, random rows",
+    "contiguous": "micro-tasks, consecutive rows",
+    "dealt": "uni-tasks, chunks dealt at random",
+    "redrawn": "uni-tasks with Shuffle",
+}
 EVEN = 1.0
 """Epochs of uni-tasks with `Shuffle` on ordered rows, at most, over those of micro-tasks on rows in random order."""
 
@@ -38,19 +44,21 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
         gaps = problem.gaps[:MOST_GAPS]
         suffix = f"{problem.data.key}_{gaps[-1]:.0e}"
         runs = {
-            name: [cached(settings, f"ordered_{name}_{suffix}_{seed}", run) for seed, run in of]
-            for name, of in _runs(settings, problem, gaps[-1]).items()
+            name: [cached(settings, f"ordered_{name}_{suffix}_{seed}", run) for seed, run in to_make]
+            for name, to_make in _runs(settings, problem, gaps[-1]).items()
         }
         for gap in gaps:
-            epochs = {
-                name: fmean(time_to(gap, run, range(1, len(run) + 1)) for run in found_runs)
-                for name, found_runs in runs.items()
-            }
+            epochs = {name: fmean(time_to(gap, run, range(1, len(run) + 1)) for run in of) for name, of in runs.items()}
             what = f"{problem.data.title}, ordered by label, redrawn uni-tasks: epochs"
             others = ", ".join(f"{name}: {value:.4g}" for name, value in epochs.items() if name != "redrawn")
             value = epochs["redrawn"] / epochs["even"] if math.isfinite(epochs["even"]) else math.nan
             shown, bar = (f"{epochs['redrawn']:.4g}", others), Bar(gate=EVEN, at_most=True)
-            found.append(Row("ordered", what, gap, *shown, value, bar, {"epochs": epochs}))
+            curves = {
+                LABELS[name]: [[(n, n, value) for n, value in enumerate(run, 1)] for run in of]
+                for name, of in runs.items()
+            }
+            details = {"panel": f"CoCoA, {problem.data.title}, ordered by label", "curves": curves}
+            found.append(Row("fig7", what, gap, *shown, value, bar, details))
     return found
 
 
