@@ -98,8 +98,8 @@ def test_noise_does_not_hide_a_slow_node(seed):
 @pytest.mark.parametrize("part", [1.0, 0.05], ids=["a pass", "steps of local SGD"])
 @pytest.mark.parametrize(("count", "factor"), [(2, 1.5), (2, 3.0), (4, 1.5), (16, 2.0)])
 def test_it_follows_a_node_that_becomes_slower(count: int, factor: float, part: float):
-    """The first chunks go at the boundary after the second slow iteration where it was quiet before, and after the third
-    one later; ten iterations later all have what they should. So it is when the node is well again."""
+    """The first chunks go at the boundary after the second slow iteration where it was quiet before, else after the
+    third; ten iterations later all have what they should. So it is when the node is well again."""
     nodes = speeds(*[1.0] * count, part=part).run(30)
     assert nodes.num_decisions == 0
     for cost_s, num_reports in ((factor, 2), (1.0, 3)):
