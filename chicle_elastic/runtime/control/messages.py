@@ -132,7 +132,7 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReady:
-    """Answers `Round`: the members are connected and have the newest model."""
+    """Answers `Round`: the members are connected and have the newest model, or receive it amid the next iteration."""
 
     round: int
     merged: int  # last merged iteration in that model
