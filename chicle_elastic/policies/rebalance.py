@@ -35,7 +35,7 @@ needs less than `min_iteration_s`.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import mul
 from statistics import median
 from typing import NamedTuple
 
@@ -142,11 +142,17 @@ class Rebalance(Policy):
         """The reports of the window since the speed of each task has changed; all of them where it has not."""
         since_s = {node: sample_s[-self.window :] for node, sample_s in seen.items()}
         half, least = self.window // 2, 1.0 + self.confidence * scatter
-        for power in (1, -1):  # slower, faster
+        usual_s = {
+            node: median(sample_s[: max(self.min_reports, len(sample_s) - half)][-self.window :])
+            for node, sample_s in seen.items()
+        }
+        for sign in (1, -1):  # slower, faster
+            limits = {node: sign * seconds * least**sign for node, seconds in usual_s.items()}
+            if all(sign * seen[node][-1] <= limit or sign * seen[node][-2] <= limit for node, limit in limits.items()):
+                continue  # one report is never enough
             known, last = {}, {}
             for node, sample_s in seen.items():
-                usual_s = median(sample_s[: max(self.min_reports, len(sample_s) - half)][-self.window :])
-                marks = "".join("x" if (seconds / usual_s) ** power > least else "." for seconds in sample_s)
+                marks = "".join("x" if sign * seconds > limits[node] else "." for seconds in sample_s)
                 before = marks.rstrip("x")
                 last[node] = len(marks) - len(before)
                 known[node] = before.rpartition("x" * (half + 1))[2]  # so many in a row were a speed of their own
@@ -166,9 +172,11 @@ class Rebalance(Policy):
             has_changed = len(since_s[node]) < min(self.window, len(sample_s))
             known_s = since_s[node] if has_changed else sample_s
             middle_s = median(known_s)
-            deviations = [min(max(seconds / middle_s - 1, -most), most) for seconds in known_s]
-            products += sum(before * after for before, after in pairwise(deviations))
-            squares += sum(deviation**2 for deviation in deviations)
+            deviations = [seconds / middle_s - 1 for seconds in known_s]
+            if max(deviations) > most or min(deviations) < -most:
+                deviations = [min(max(deviation, -most), most) for deviation in deviations]
+            products += sum(map(mul, deviations, deviations[1:]))
+            squares += sum(map(mul, deviations, deviations))
         correlation = max(0.0, products / squares) if squares else 0.0
         return math.sqrt((1 + correlation) / (1 - correlation))
 
