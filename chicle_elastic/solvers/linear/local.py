@@ -79,7 +79,8 @@ class LocalPart:
         """Return +1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
         from chicle_elastic.solvers.kernels.descent import positives  # which loads the compiler
 
-        return np.where(self.targets == positives(num_outputs)[:, None], 1.0, -1.0)
+        codes = np.concatenate([block.targets for block in self.tables.keep_alive])  # signs are kept, and these not
+        return np.where(codes == positives(num_outputs)[:, None], 1.0, -1.0)
 
     @cached_property
     def signs(self) -> Array:

@@ -311,7 +311,7 @@ class SmoothLoss(RegressionLoss):
 
     def at(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
         """Return losses, slopes and curvatures, which have most of the work in common."""
-        losses, slopes, curvatures = each_loss_and_slope(self.loss, targets * scores, np.ones(len(scores)))
+        losses, slopes, curvatures = each_loss_and_slope(self.loss, targets * scores, np.ones(()))
         slopes *= targets
         return losses, slopes, curvatures
 
@@ -329,9 +329,8 @@ class SmoothLoss(RegressionLoss):
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
         """Return the dual of `objectives`, less a z."""
-        return np.asarray(
-            dual_values(self.loss, self.clipped(duals, targets) * targets, np.ones(len(duals))) - duals * scores
-        )
+        values = dual_values(self.loss, self.clipped(duals, targets) * targets, np.ones(()))
+        return np.asarray(values - duals * scores)
 
     def clipped(self, duals: Array, targets: Array) -> Array:
         """Return duals between 0 and the target, times the largest slope."""

@@ -65,11 +65,12 @@ class NewtonParts:
         DataError names one that has a NaN or an infinity.
         """
         local = self._local
-        local.check_all_rows([part for part, _ in self._parts])
-        local.forget("dual_sums")  # those of a loss with corners are written
         if state.is_looking:
             self._look(state, sums)
             return
+        if self._problem.has_duals:  # else there was a look
+            local.check_all_rows([part for part, _ in self._parts])
+            local.forget("dual_sums")  # those of a loss with corners are written
         pairs = [(*part, np.zeros_like(sums) if k else sums) for k, part in enumerate(self._parts)]
         local.run_parts(
             lambda part: self._run_part(state, w, budget, *part, is_first=part[2] is sums), pairs, budget.stop
@@ -106,11 +107,12 @@ class NewtonParts:
     def _look(self, state: NewtonState, sums: Array) -> None:
         """Add up how large targets are, and what else the problem asks for first."""
         [(local, passes)], problem, K = self._parts, self._problem, len(state.outputs)
-        upper, of_columns, squares = local.upper, np.zeros(state.D), np.zeros(state.D)
-        if problem.takes_steps:
-            of_columns = local.rows.weighted_sum(upper)
-            if not (state.is_exact and problem.loss.is_parabola):
-                squares = local.rows.squares_sum(upper)
+        upper, of_columns, squares = local.upper, local.rows.weighted_sum(local.upper), np.zeros(state.D)
+        # Values near the largest number may add up to infinity; rows of weight 0 may not have been read.
+        if not np.isfinite(of_columns).all() or not upper.all():
+            local.require_finite()
+        if problem.takes_steps and not (state.is_exact and problem.loss.is_parabola):
+            squares = local.rows.squares_sum(upper)
         for output, part, y in zip(state.outputs, state.parts(sums, problem), self._targets(local, K), strict=True):
             part[:4] = [upper @ values for values in (np.ones_like(y), np.abs(y), y, y * y)]
             if problem.takes_steps:
