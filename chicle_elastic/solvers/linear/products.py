@@ -3,9 +3,11 @@
 Packed means the lower triangle by rows, shape (h (h + 1) / 2,) for h columns.
 """
 
+import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import lapack
 from scipy.linalg.blas import dsyrk, ssyrk
 
@@ -132,7 +134,7 @@ def add_dense_products(
             width = len(columns) or part.shape[1]
             size = width + has_column
             total = np.zeros((size, size), dtype, order="F")
-            buffer = np.empty((min(max(CACHED_VALUES // max(size, 1), LEAST_ROWS), ROWS_IN_CACHE), size), dtype)
+            buffer = _scratch.matrix(min(max(CACHED_VALUES // max(size, 1), LEAST_ROWS), ROWS_IN_CACHE), size, dtype)
         for begin in range(0, len(part), len(buffer)):
             rows = part[begin : begin + len(buffer)]
             scale = scales[position : position + len(rows)]
@@ -172,6 +174,23 @@ def add_dense_products(
         _add_square(total, buffer[:num_filled])
     size = len(total)
     pack(total.T, out[: size * (size + 1) // 2])
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that is used again and again."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def matrix(self, num_rows: int, num_columns: int, dtype: npt.DTypeLike) -> Array:
+        """With any content; valid until the next call in the same thread."""
+        size = num_rows * num_columns * np.dtype(dtype).itemsize
+        if len(self._bytes) < size:
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size].view(dtype).reshape(num_rows, num_columns)
+
+
+_scratch = _Scratch()
 
 
 def _add_square(total: Array, rows: Array) -> None:

@@ -2,9 +2,9 @@
 
     kind       1                     says which class with which fields the vector is one of
     size       1                     of the head
-    head       one each              floats, integers, booleans and enumerations, lengths of arrays, and numbers of
-                                     parts with the heads of these, in the order of the fields
-    arrays                           in that order, too
+    head       one each              floats, integers, booleans and enumerations; lengths of arrays; and where there are
+                                     parts their number, and the head of each
+    arrays                           of the state, and then of each part, in the order of the fields
 
 A vector goes along with the sums of every pass, so an array that the next pass does not need is left out (`kept`). A
 checkpoint keeps it: a class with other fields has another kind, so that nothing is read from the wrong place. A task
@@ -13,7 +13,7 @@ that has decoded a vector keeps the state behind it, so that it decodes each vec
 
 import typing
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
 from functools import cache
@@ -46,9 +46,10 @@ class _Plan:
     """Layout of one class as values."""
 
     kind: float  # a number that no class with other fields has, but by chance
-    # of each field its name, and its array without a value, the class of its parts, or what makes a scalar of a float
-    fields: tuple[tuple[str, Any], ...]
-    rows: dict[str, str]  # of arrays of two dimensions, the scalar that says how many rows there are
+    scalars: dict[str, Callable[[float], Any]]  # by name, what makes one of a float
+    arrays: dict[str, Array]  # those without a value, by name
+    rows: dict[str, str]  # of those of two dimensions, the scalar that says how many rows there are
+    parts: tuple[str, Any]  # name and class of its list of parts; ("", None) for none
 
 
 def _plan(cls: Any) -> _Plan:
@@ -57,22 +58,23 @@ def _plan(cls: Any) -> _Plan:
 
 @cache
 def _cached_plan(cls: Any) -> _Plan:
-    found = tuple((field.name, _reader(field.type)) for field in fields(cls))
-    names = [(name, _plan(read).kind if _has_parts(read) else isinstance(read, np.ndarray)) for name, read in found]
+    scalars: dict[str, Callable[[float], Any]] = {}
+    arrays, parts = {}, ("", None)
+    for field in fields(cls):
+        if field.type in (Array, Numbers):
+            arrays[field.name] = NO_NUMBERS if field.type == Numbers else NOTHING
+        elif typing.get_origin(field.type) is list:
+            parts = field.name, typing.get_args(field.type)[0]
+        else:
+            scalars[field.name] = _reader(field.type)
+    names = "fields", cls.__qualname__, *scalars, "arrays", *arrays, parts[1] and _plan(parts[1]).kind
     rows = {field.name: field.metadata[ROWS] for field in fields(cls) if ROWS in field.metadata}
-    return _Plan(kind=float(zlib.crc32(repr((cls.__qualname__, names)).encode())), fields=found, rows=rows)
+    return _Plan(float(zlib.crc32(repr(names).encode())), scalars, arrays, rows, parts)
 
 
-def _reader(kind: Any) -> Any:
-    if kind in (Array, Numbers):
-        return NO_NUMBERS if kind == Numbers else NOTHING
-    if typing.get_origin(kind) is list:
-        return typing.get_args(kind)[0]
-    return {float(each.value): each for each in kind}.__getitem__ if issubclass(kind, Enum) else kind
-
-
-def _has_parts(read: Any) -> bool:
-    return isinstance(read, type) and issubclass(read, ProgressState)
+def _reader(kind: Any) -> Callable[[float], Any]:
+    read: Callable[[float], Any] = kind
+    return {float(member.value): member for member in kind}.__getitem__ if issubclass(kind, Enum) else read
 
 
 _last: dict[Any, tuple[Any, Any]] = {}  # by class, the vector that was looked at last and its state
@@ -98,7 +100,7 @@ class ProgressState:
 
     def kept(self) -> tuple[str, ...]:
         """Return the names of the arrays that the next pass needs; by default all."""
-        return tuple(name for name, read in _plan(type(self)).fields if isinstance(read, np.ndarray))
+        return tuple(_plan(type(self)).arrays)
 
     def encode(self) -> Array:
         """Make one vector, float64."""
@@ -118,20 +120,21 @@ class ProgressState:
         arrays: list[Array],  # OUT
     ) -> None:
         """Add what the fields hold; a state in place of its vector adds its pieces, and never a vector of its own."""
-        kept = self.kept()
-        for name, read in _plan(type(self)).fields:
-            value = getattr(self, name)
-            if isinstance(read, np.ndarray):
-                pieces = value.pieces() if isinstance(value, ProgressState) else [value.reshape(-1)]
-                pieces = [piece for piece in pieces if piece.size] if name in kept else []
-                head.append(float(sum(piece.size for piece in pieces)))
-                arrays += pieces
-            elif isinstance(value, list):
-                head.append(len(value))
-                for part in value:
-                    part._add(head, arrays)
-            else:
-                head.append(float(value))
+        plan, kept = _plan(type(self)), self.kept()
+        head += [float(getattr(self, name)) for name in plan.scalars]
+        for name in plan.arrays:
+            value = getattr(self, name) if name in kept else NOTHING
+            if value is NOTHING or value is NO_NUMBERS:
+                head.append(0.0)
+                continue
+            pieces = value.pieces() if isinstance(value, ProgressState) else [value.reshape(-1)]
+            head.append(float(sum([piece.size for piece in pieces])))
+            arrays += [piece for piece in pieces if piece.size]
+        name, part = plan.parts
+        if part is not None:
+            head.append(len(getattr(self, name)))
+            for each in getattr(self, name):
+                each._add(head, arrays)
 
     @classmethod
     def is_of(cls, progress: Array) -> bool:
@@ -142,31 +145,32 @@ class ProgressState:
     def decode(cls, progress: Array) -> Self:
         """Make a state of a vector that `encode` made; its arrays are views of the vector."""
         assert cls.is_of(progress), f"no progress of {cls.__name__}"
-        begin = 2 + int(progress[1])
-        return cls._read(iter(progress[2:begin].tolist()), progress, [begin])
+        end = 2 + int(progress[1])
+        return cls._read(progress[:end].tolist(), 2, progress, end)[0]
 
     @classmethod
-    def _read(cls, head: Iterator[float], vector: Array, place: list[int]) -> Self:
-        """Read the fields; `place` is where the next array begins, and goes on."""
+    def _read(cls, head: list[float], at: int, vector: Array, begin: int) -> tuple[Self, int, int]:
+        """Read the fields from places in the head and in the vector on; returns where others follow, too."""
         plan = _plan(cls)
-        found: dict[str, Any] = {}
-        for name, read in plan.fields:
-            value = next(head)
-            if isinstance(read, np.ndarray):
-                array, begin = read, place[0]
-                if value:
-                    place[0] += int(value)
-                    array = vector[begin : place[0]]
-                    if name in plan.rows:
-                        array = array.reshape(found[plan.rows[name]], -1)
-                    elif read is NO_NUMBERS:
-                        array = array.astype(np.int64)
-                found[name] = array
-            elif _has_parts(read):
-                found[name] = [read._read(head, vector, place) for _ in range(int(value))]
-            else:
-                found[name] = read(value)
-        return cls(**found)
+        first = at + len(plan.scalars)
+        found: dict[str, Any] = {
+            name: read(value) for (name, read), value in zip(plan.scalars.items(), head[at:first], strict=True)
+        }
+        found |= plan.arrays
+        at = first + len(plan.arrays)
+        for name, length in zip(plan.arrays, head[first:at], strict=True):
+            if length:
+                begin, array = begin + int(length), vector[begin : begin + int(length)]
+                if name in plan.rows:
+                    array = array.reshape(found[plan.rows[name]], -1)
+                found[name] = array.astype(np.int64) if found[name] is NO_NUMBERS else array
+        name, part = plan.parts
+        if part is not None:
+            found[name], number, at = [], int(head[at]), at + 1
+            for _ in range(number):
+                each, at, begin = part._read(head, at, vector, begin)
+                found[name].append(each)
+        return cls(**found), at, begin
 
     @classmethod
     def look(cls, progress: Array) -> Self:

@@ -32,11 +32,16 @@ class Columns:
 
     def __init__(self, tables: LocalTables, intercept: float, penalty: L1Penalty, *, has_free_intercept: bool) -> None:
         parts = [matrix_of(block.rows) for block in tables.keep_alive]
-        matrix = scipy.sparse.vstack(parts) if len(parts) > 1 else parts[0]
-        column = scipy.sparse.csc_array(np.full((tables.num_rows, 1), intercept, matrix.dtype))
-        self._matrix = scipy.sparse.hstack([matrix.tocsc(), column], format="csc")
-        self._values, self._rows, self._starts = self._matrix.data, self._matrix.indices, self._matrix.indptr
-        d = matrix.shape[1]
+        matrix = (scipy.sparse.vstack(parts) if len(parts) > 1 else parts[0]).tocsc()
+        num_rows, d = matrix.shape
+        last = num_rows if intercept else 0
+        arrays = (
+            np.concatenate([matrix.data, np.full(last, intercept, matrix.dtype)]),
+            np.concatenate([matrix.indices, np.arange(last)], dtype=np.int32),
+            np.append(matrix.indptr, matrix.nnz + last).astype(np.int64),
+        )
+        self._values, self._rows, self._starts = arrays
+        self._matrix = scipy.sparse.csc_array(arrays, shape=(num_rows, d + 1))
         self._l1, self._l2 = np.full(d + 1, penalty.l1), np.full(d + 1, penalty.l2)
         if has_free_intercept:
             self._l1[-1] = self._l2[-1] = 0.0
