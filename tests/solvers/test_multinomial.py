@@ -4,6 +4,8 @@ import dataclasses
 import subprocess
 import sys
 import tracemalloc
+import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -201,6 +203,32 @@ def test_a_fit_takes_no_more_memory_than_a_few_blocks(C, most_blocks):
         tracemalloc.stop()
     assert outcome.certificate is not None
     assert peak_bytes < most_blocks * 8 * (d + 1) * (d + 2) // 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watched(MultinomialTrainer):
+    """Finds out whether the progress before a step is still held when the step is judged."""
+
+    before: ClassVar[list[weakref.ref]] = []
+    are_held: ClassVar[list[bool]] = []
+
+    def advance(self, model, progress, summed):
+        """Remember the progress."""
+        self.before.append(weakref.ref(progress))
+        return MultinomialTrainer.advance(self, model, progress, summed)
+
+    def figures(self, model, report):
+        """Look whether it is there."""
+        self.are_held.append(self.before[-1]() is not None)
+        return MultinomialTrainer.figures(self, model, report)
+
+
+def test_no_state_before_a_step_is_held_after_it():
+    """It may be as large as all second derivatives, and a certificate takes as long as a pass."""
+    X, y = digits()
+    InProcess().run(Job(trainer=Watched(), source=ArraySource(X, y), max_iterations=50))
+    assert len(Watched.are_held) > 3
+    assert not any(Watched.are_held)
 
 
 @pytest.mark.parametrize("has_intercept", [True, False])

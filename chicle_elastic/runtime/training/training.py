@@ -91,6 +91,7 @@ class Training:
         """Merge the sum of all updates into the model; its weight is 0 when no task had chunks."""
         if summed.weight > 0:
             model, self.progress = self.job.trainer.advance(self.model, self.begun, summed)
+            self.begun = self.progress  # a certificate need not hold what was before, too
             self._set_model(model)
 
     def rebuild(self, contribution: Array) -> None:
