@@ -4,8 +4,8 @@ The public names are here, those of `estimators` as well; a name is loaded when 
 loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
     estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleLasso, ChicleElasticNet, ChicleSVR,
-                ChicleHuber, ChiclePoisson, ChicleCNNClassifier; ChicleSearchCV; ElasticEstimator, around a
-                Trainer of your own
+                ChicleHuber, ChiclePoisson; ChicleCNNClassifier, ChicleRegressor, of networks; ChicleSearchCV;
+                ElasticEstimator, around a Trainer of your own
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer,
                 RegressionTrainer, RegressionLoss
     data        ArraySource, ChunkFolder
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         ChicleLasso,
         ChicleLogisticRegression,
         ChiclePoisson,
+        ChicleRegressor,
         ChicleRidge,
         ChicleSearchCV,
         ChicleSVM,
@@ -87,6 +88,7 @@ __all__ = [
     "ChicleLasso",
     "ChicleLogisticRegression",
     "ChiclePoisson",
+    "ChicleRegressor",
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
@@ -168,7 +170,7 @@ _NAMES = {
     "chicle_elastic.values": "ResourceOffer",
     "estimators": (
         "ChicleCNNClassifier ChicleElasticNet ChicleHuber ChicleLasso ChicleLogisticRegression ChiclePoisson "
-        "ChicleRidge ChicleSVM ChicleSVR ChicleSearchCV ElasticEstimator"
+        "ChicleRegressor ChicleRidge ChicleSVM ChicleSVR ChicleSearchCV ElasticEstimator"
     ),
     "torchx_components.torchx_runtime": "TorchXRuntime",
 }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from estimators.regression.base import LinearRegressor
     from estimators.regression.huber import ChicleHuber
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
+    from estimators.regression.network import ChicleRegressor
     from estimators.regression.poisson import ChiclePoisson
     from estimators.regression.ridge import ChicleRidge, ChicleRidgeClassifier, ChicleRidgeCV
     from estimators.regression.svr import ChicleSVR
@@ -27,6 +28,7 @@ __all__ = [
     "ChicleLasso",
     "ChicleLogisticRegression",
     "ChiclePoisson",
+    "ChicleRegressor",
     "ChicleRidge",
     "ChicleRidgeCV",
     "ChicleRidgeClassifier",
@@ -44,6 +46,7 @@ _MODULES = {
     "ChicleLasso": "estimators.regression.lasso",
     "ChicleLogisticRegression": "estimators.logistic",
     "ChiclePoisson": "estimators.regression.poisson",
+    "ChicleRegressor": "estimators.regression.network",
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleRidgeCV": "estimators.regression.ridge",
     "ChicleRidgeClassifier": "estimators.regression.ridge",

@@ -1,4 +1,4 @@
-"""A classifier of images: a small torch network, trained by local SGD on uni-tasks."""
+"""Estimators of torch networks, trained by local SGD on uni-tasks; the classifier among them."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -19,17 +18,15 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DivergedError, MissingExtraError, UsageError
 from chicle_elastic.uninterrupted import import_whole
 from chicle_elastic.waits import Wait
-from estimators.checks import LeanEstimator
-from estimators.cnn_params import ModuleParamsMixin
+from estimators.cnn_defaults import MOST_LOCAL_STEPS
+from estimators.cnn_params import ModuleParamsMixin, network_parameters
 from estimators.cnn_persistence import SaveNetworkMixin
 from estimators.cnn_prediction import ImagePredictionMixin
-from estimators.params import JobParams
+from estimators.params import ABOVE_0, AT_LEAST_0, JobParams, parameters
 from estimators.run import end_interrupted
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
-    from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.network import Network
     from estimators.cnn_inputs import ImageSet
 
@@ -38,15 +35,9 @@ GUESSING = 0.97
 """A mean loss above this share of that of guessing is as good as guessing."""
 
 
-class ChicleCNNClassifier(
-    ModuleParamsMixin,
-    ImagePredictionMixin,
-    SaveNetworkMixin,
-    ClassifierMixin,
-    CallbackSupportMixin,
-    LeanEstimator,
-):
-    """Classifier of images by a small convolutional network, trained by local SGD on the cross-entropy.
+@parameters
+class NetworkEstimator(ModuleParamsMixin, SaveNetworkMixin, CallbackSupportMixin, JobParams):
+    """Estimator of a torch network; long by the documentation of its parameters.
 
     On one task this is SGD with momentum and small batches; on K tasks each takes `local_steps` steps on its own
     samples, then weights and momentum are averaged. Needs torch: ``pip install 'chicle-elastic[cnn]'``.
@@ -56,7 +47,7 @@ class ChicleCNNClassifier(
     module : type, instance of torch.nn.Module, or None, default=None
         The network. None is that of the paper: two convolutions (6 and 16 filters of 5 x 5) with ReLU and max-pooling,
         three fully connected layers. A class is made with the arguments `module__*`; an instance is copied, and trained
-        from the weights that it has. It has to give one logit per class, without softmax.
+        from the weights that it has. It has to give one output per class or target, without softmax or sigmoid.
     image_shape : tuple of int, default=None
         (height, width) or (channels, height, width) of the samples of a 2-D X. Without it the default network gets
         them row by row as a square, in the middle of zeros up to the smallest square that it takes; other modules get
@@ -67,7 +58,8 @@ class ChicleCNNClassifier(
         Samples of a step, L.
     local_steps : int or "auto", default="auto"
         Steps between two averages, H; with 1 this is mini-batch SGD. "auto" is 16, and on several tasks and little data
-        so few that a fit has a hundred averages, but at least 4. `local_steps_` tells.
+        so few that a fit has a hundred averages, but at least 4; with one task, which has nothing to average, a
+        hundredth of the steps of the fit, from 16 to 128. `local_steps_` tells.
     learning_rate : float or "auto", default="auto"
         For one task; see `lr_scaling`. "auto" is 1 / (3 sqrt(steps of the fit)), at least 0.001 and at most 0.01, for
         the `batch_size` and `momentum` of the defaults; it grows with sqrt(batch_size) and with 1 - momentum. Of
@@ -98,9 +90,10 @@ class ChicleCNNClassifier(
     max_grad_norm : float or None, default=None
         Gradients of a step with a larger norm are scaled down to it, as `torch.nn.utils.clip_grad_norm_` does.
     loss : callable or None, default=None
-        Takes outputs of the network and class codes, returns their mean loss, as ``nn.CrossEntropyLoss(
+        Takes outputs of the network and targets, returns their mean loss, as ``nn.CrossEntropyLoss(
         label_smoothing=0.1)`` or a function does; with weights it is asked for the loss of each sample
-        (``reduction="none"``). None is the cross-entropy.
+        (``reduction="none"``). None is the cross-entropy of class codes, that of each label by itself where a sample
+        has several, and the mean squared error of numbers.
     outer_momentum : float or "auto", default="auto"
         Nesterov momentum of the averaged changes, beyond the paper, so that many tasks need about as few epochs as one.
         "auto" takes as much as the number of tasks asks for, also when that changes during the fit: none for one task,
@@ -117,8 +110,6 @@ class ChicleCNNClassifier(
         takes them, a float32 tensor of shape ``(n, *image_shape_)`` after `standardize`, which it may write to, and a
         `torch.Generator` on their device; it returns a tensor of the same shape and dtype. What it draws from the
         generator, or from torch's own, follows from `random_state`. It goes along to the nodes of a `LocalCluster`.
-    class_weight : dict, "balanced" or None, default=None
-        Factor of the loss per class.
     early_stopping : bool, default=False
         Hold out a part of the samples, score each epoch on it, stop when that does not improve, and keep the best.
     validation_fraction : float, default=0.1
@@ -126,7 +117,7 @@ class ChicleCNNClassifier(
     n_iter_no_change : int, default=5
         Epochs without improvement that end the fit, with `early_stopping`.
     tol : float, default=1e-4
-        Improvement of the accuracy that counts, with `early_stopping`.
+        Improvement of the score that counts, with `early_stopping`.
     random_state : int, RandomState instance or None, default=None
         Of first weights, order of samples, dropout and splits.
     verbose : int, default=0
@@ -140,24 +131,14 @@ class ChicleCNNClassifier(
         How a CPU computes a step. "fused" are kernels of our own, for the default network; the others are torch's.
         "auto" takes the first where it can, and else "onednn". A step takes as many of the task's cores as its counted
         operations are worth. Results differ by rounding.
-    chunk_size : int or None, default=None
-        Bytes of a chunk.
-    runtime : runtime or None, default=None
-        Where to fit: None for this process, or a `LocalCluster` or another runtime.
-    n_workers : int, tuple of two int, or None, default=None
-        Short for ``runtime=LocalCluster(n_workers)``; -1 means as many nodes as there are cores.
-    policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs; None leaves it to the runtime. See `ChicleSVM`.
-    logdir : str, path-like or None, default=None
-        Folder for TensorBoard, in which each fit has a folder of its own.
-    **module_params : dict
-        Arguments of the classes of module, optimizer and scheduler, as `module__NAME`, `optimizer__NAME` and
-        `schedule__NAME`.
+    precision : {"float32", "bf16"}, default="float32"
+        "bf16" computes the products of a step in bfloat16 (`torch.autocast`), which is faster on devices that have it
+        and slower elsewhere; weights, loss and optimizer, and predictions, stay float32.
+    compile : bool or str, default=False
+        Whether the steps of the module are compiled by `torch.compile`, some seconds per task; a string is a backend.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels, sorted.
     module_ : torch.nn.Module
         The trained network, on the CPU.
     image_shape_ : tuple of int
@@ -176,31 +157,10 @@ class ChicleCNNClassifier(
         Iterations of the last fit, of `local_steps` steps on each task.
     loss_ : float
         Mean training loss of the last epoch.
-    history_ : chicle_elastic.monitoring.history.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``, ``history_.plot()``.
-    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
-        What became of each chunk: rows, owner, iterations by node, replays.
     validation_scores_ : list of float
-        Accuracy on the samples held out, per epoch; only with `early_stopping`.
+        Score of the samples held out, per epoch; only with `early_stopping`.
     best_validation_score_ : float
         The best of them, which `module_` has; only with `early_stopping`.
-    n_features_in_ : int
-        Values of a sample.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, if X had some.
-
-    References
-    ----------
-    Kaufmann et al., "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle".
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> from estimators import ChicleCNNClassifier
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = ChicleCNNClassifier(max_epochs=2, random_state=0).fit(X, y)
-    >>> bool(model.score(X, y) > 0.9)
-    True
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -217,106 +177,55 @@ class ChicleCNNClassifier(
             str,
             object,
         ],  # `optimizer_of` says why another one will not do
-        "weight_decay": [Interval(Real, 0.0, None, closed="left")],
+        "weight_decay": AT_LEAST_0,
         "decay": [Interval(Real, 0.0, 1.0, closed="both")],
         "schedule": [StrOptions({"linear", "cosine"}), str, callable],
         "schedule_each": [StrOptions({"epoch", "step"})],
         "max_grad_norm": [Interval(Real, 0.0, None, closed="neither"), None],
         "loss": [str, callable, None],
         "outer_momentum": [StrOptions({"auto"}), Interval(Real, 0.0, 1.0, closed="left")],
-        "outer_learning_rate": [Interval(Real, 0.0, None, closed="neither")],
+        "outer_learning_rate": ABOVE_0,
         "standardize": [StrOptions({"auto"}), "boolean"],
         "augment": [callable, None],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0.0, None, closed="left")],
+        "tol": AT_LEAST_0,
         "warm_start": ["boolean"],
         "device": [str],
         "kernels": [StrOptions({"auto", "fused", "onednn", "native"})],
+        "precision": [StrOptions({"float32", "bf16"})],
+        "compile": ["boolean", str],
     }
 
-    classes_: Array
-    module_: Any
-    image_shape_: tuple[int, ...]
-    n_features_in_: int
-    _samples_seen: int
-
-    def __init__(
-        self,
-        module: Any = None,
-        *,
-        image_shape: tuple[int, ...] | None = None,
-        max_epochs: int = 10,
-        batch_size: int = 8,
-        local_steps: int | Literal["auto"] = "auto",
-        learning_rate: float | Literal["auto"] = "auto",
-        momentum: float = 0.9,
-        optimizer: Any = "sgd",
-        weight_decay: float = 0.0,
-        lr_scaling: Literal["sqrt", "linear", "none"] = "sqrt",
-        decay: float = 0.2,
-        schedule: Any = "linear",
-        schedule_each: Literal["epoch", "step"] = "epoch",
-        max_grad_norm: float | None = None,
-        loss: Any = None,
-        outer_momentum: float | Literal["auto"] = "auto",
-        outer_learning_rate: float = 0.7,
-        standardize: bool | Literal["auto"] = "auto",
-        augment: Any = None,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
-        tol: float = 1e-4,
-        random_state: Any = None,
-        verbose: int = 0,
-        warm_start: bool = False,
-        device: str = "cpu",
-        kernels: Literal["auto", "fused", "onednn", "native"] = "auto",
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-        **module_params: Any,
-    ) -> None:
-        self.module = module
-        self.image_shape = image_shape
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.local_steps = local_steps
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.lr_scaling = lr_scaling
-        self.decay = decay
-        self.schedule = schedule
-        self.schedule_each = schedule_each
-        self.max_grad_norm = max_grad_norm
-        self.loss = loss
-        self.outer_momentum = outer_momentum
-        self.outer_learning_rate = outer_learning_rate
-        self.standardize = standardize
-        self.augment = augment
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.device = device
-        self.kernels = kernels
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
-        self._take_module_params(module_params)
+    module: Any = None
+    image_shape: tuple[int, ...] | None = None
+    max_epochs: int = 10
+    batch_size: int = 8
+    local_steps: int | Literal["auto"] = "auto"
+    learning_rate: float | Literal["auto"] = "auto"
+    momentum: float = 0.9
+    optimizer: Any = "sgd"
+    weight_decay: float = 0.0
+    lr_scaling: Literal["sqrt", "linear", "none"] = "sqrt"
+    decay: float = 0.2
+    schedule: Any = "linear"
+    schedule_each: Literal["epoch", "step"] = "epoch"
+    max_grad_norm: float | None = None
+    loss: Any = None
+    outer_momentum: float | Literal["auto"] = "auto"
+    outer_learning_rate: float = 0.7
+    standardize: bool | Literal["auto"] = "auto"
+    augment: Any = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 5
+    tol: float = 1e-4
+    warm_start: bool = False
+    device: str = "cpu"
+    kernels: Literal["auto", "fused", "onednn", "native"] = "auto"
+    precision: Literal["float32", "bf16"] = "float32"
+    compile: bool | str = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -327,9 +236,10 @@ class ChicleCNNClassifier(
         X : array-like of shape (n_samples, ...), or ChunkFolder
             Images: (n_samples, channels, height, width), (n_samples, height, width), or flat (see `image_shape`).
             uint8 images stay bytes until they are used; all others become float32. What the network gets of them,
-            `standardize` says. A `chicle_elastic.chunks.folder.ChunkFolder` brings its labels and weights along.
-        y : array-like of shape (n_samples,)
-            Labels; none for a ChunkFolder.
+            `standardize` says. A `chicle_elastic.chunks.folder.ChunkFolder` brings its targets and weights along.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Labels or numbers; with several columns those of a classifier are 0 and 1, and X is copied. None for a
+            ChunkFolder.
         sample_weight : array-like of shape (n_samples,), default=None
             Factors of the loss, relative to their mean; none for a ChunkFolder.
 
@@ -341,11 +251,12 @@ class ChicleCNNClassifier(
         Raises
         ------
         DivergedError
-            The loss is not finite; the message has iteration and learning rate. A model of before is kept.
+            The loss, or a weight at the end, is not finite; the message has iteration and learning rate, and the log
+            step and samples. A model of before is kept.
         MissingExtraError
             torch is not installed.
         UsageError
-            The network does not fit images or classes, `augment` does not return such images, or the device is not
+            The network does not fit images or targets, `augment` does not return such images, or the device is not
             there.
         ValueError
             X, y or a parameter cannot be used.
@@ -364,44 +275,6 @@ class ChicleCNNClassifier(
         is_warm = self.warm_start and hasattr(self, "module_")
         return self._fit(X, y, sample_weight, epochs=int(self.max_epochs), is_warm=is_warm, is_partial=False)
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one epoch on some samples, from where the last call ended, momentum included.
-
-        The images of the first call decide how all are scaled (`standardize`).
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...), or ChunkFolder
-            Images, as in `fit`.
-        y : array-like of shape (n_samples,)
-            Labels; none for a ChunkFolder.
-        classes : array-like of shape (n_classes,), default=None
-            All labels that there will ever be; needed in the first call, unless y has all of them.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Factors of the loss, relative to their mean.
-
-        Returns
-        -------
-        self : object
-            The estimator.
-
-        Raises
-        ------
-        UsageError
-            A label is none of `classes_`, or `schedule` is not "linear" and has to know how many epochs there will be;
-            and as in `fit`.
-        """
-        self._validate_params()  # the decorator looks in the first call alone, and they may have changed
-        if self.schedule != "linear":
-            raise UsageError(
-                f"schedule={self.schedule!r} lets the learning rate fall over all epochs, and partial_fit does not "
-                "know how many there will be; leave schedule out (the rate stays constant then), or call fit"
-            )
-        return self._fit(
-            X, y, sample_weight, epochs=1, is_warm=hasattr(self, "module_"), is_partial=True, classes=classes
-        )
-
     def _fit(
         self,
         X: Any,
@@ -413,6 +286,11 @@ class ChicleCNNClassifier(
         is_partial: bool,
         classes: Any = None,
     ) -> Self:
+        if is_partial and self.schedule != "linear":
+            raise UsageError(
+                f"schedule={self.schedule!r} lets the learning rate fall over all epochs, and partial_fit does not "
+                "know how many there will be; leave schedule out (the rate stays constant then), or call fit"
+            )
         _require_torch()
         from estimators.cnn_fit import network_of, run_job, trainer_of, try_augmentation, warn_of_probabilities
         from estimators.cnn_inputs import image_set
@@ -429,7 +307,8 @@ class ChicleCNNClassifier(
             X,
             y,
             sample_weight,
-            classes=self.classes_ if goes_on else classes,
+            classes=getattr(self, "classes_", None) if goes_on else classes,
+            is_partial=is_partial,
             reset=not goes_on,
             max_tasks=runtime.most_tasks(),
             seed=seed,
@@ -453,6 +332,8 @@ class ChicleCNNClassifier(
         )
         if is_partial:
             trainer = replace(trainer, decay=0.0)
+            if self.local_steps == "auto":  # the next call may have several tasks
+                trainer = replace(trainer, local_steps=MOST_LOCAL_STEPS)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
         engine = trainer.engine()  # so that a module that does not fit is refused here, and not in a task
@@ -461,10 +342,11 @@ class ChicleCNNClassifier(
         trainer.scaled_rate(1)  # so that a scheduler that does not fit is refused here, too
         layout = trainer.layout(engine.layout)
         try_augmentation(engine, trainer, images)
-        if not goes_on and not is_warm and self.module is not None:  # once is enough for a module
+        has_codes = network.target_shape is None
+        if not goes_on and not is_warm and self.module is not None and has_codes:  # once is enough for a module
             warn_of_probabilities(engine.module, network, images, has_loss=self.loss is not None)
         identity = trainer.identity()
-        state_of = json.dumps([identity["optimizer"], identity["optimizer_settings"]])
+        state_of = json.dumps([identity[name] for name in ("model_version", "optimizer", "optimizer_settings")])
         has_state = goes_on and getattr(self, "_state_of", state_of) == state_of
         first = self._first_model(engine, layout, images, is_warm=is_warm, has_momentum=has_state)
         if hasattr(runtime, "submit"):  # no objects of this process go there
@@ -480,6 +362,11 @@ class ChicleCNNClassifier(
         if not math.isfinite(last):  # what was fitted before stays
             raise DivergedError(outcome.reason)
         model = outcome.model if best is None else best
+        if not np.isfinite(layout.w(model)).all():  # by the last step, or by gradients of a loss that was finite
+            raise DivergedError(
+                f"weights of the network are not finite numbers after {len(outcome.history)} iterations, and the loss "
+                f"was; lower learning_rate (it was {trainer.learning_rate:g}), set max_grad_norm, or look at the loss"
+            )
         for name, value in self._predicting_attributes(network, images, layout, model).items():
             setattr(self, name, value)
         self._momentum, self._state_of = layout.v(outcome.model).copy(), state_of
@@ -491,11 +378,11 @@ class ChicleCNNClassifier(
         self.loss_ = ends[-1].figures["epoch_loss"] if ends else math.nan
         if outcome.is_interrupted:
             end_interrupted(self, f"it has {self.n_epochs_} of {epochs} epochs behind it")
-        guess = math.log(max(2, len(images.classes)))
-        if not is_partial and self.loss is None and self.loss_ > GUESSING * guess:
+        guess = math.log(max(2, network.num_classes))
+        if has_codes and not is_partial and self.loss is None and self.loss_ > GUESSING * guess:
             warnings.warn(
                 f"{type(self).__name__} has hardly learned: the mean loss of its last epoch is {self.loss_:.3g}, and "
-                f"guessing among {len(images.classes)} classes gives {guess:.3g}. Try another learning_rate (it was "
+                f"guessing among {network.num_classes} classes gives {guess:.3g}. Try another learning_rate (it was "
                 f"{trainer.learning_rate:.2g}), more max_epochs, or standardize=True; and look whether y belongs to X.",
                 ConvergenceWarning,
                 stacklevel=4,
@@ -529,7 +416,8 @@ class ChicleCNNClassifier(
         from chicle_elastic.solvers.engines.predict import filled_module
 
         return {
-            "classes_": images.classes,
+            **({} if images.classes is None else {"classes_": images.classes}),
+            "_target_shape": images.target_shape,
             "image_shape_": images.input_shape,
             "is_byte_": images.is_byte,
             "scaling_": network.scaling_of(is_byte=images.is_byte),
@@ -540,6 +428,90 @@ class ChicleCNNClassifier(
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+@network_parameters
+class ChicleCNNClassifier(ImagePredictionMixin, ClassifierMixin, NetworkEstimator):
+    """Classifier of images by a small convolutional network, trained by local SGD on the cross-entropy.
+
+    On one task this is SGD with momentum and small batches; on K tasks each takes `local_steps` steps on its own
+    samples, then weights and momentum are averaged. Needs torch: ``pip install 'chicle-elastic[cnn]'``.
+
+    Parameters
+    ----------
+    class_weight : dict, "balanced" or None, default=None
+        Factor of the loss per class; not for samples with several labels.
+    **module_params : dict
+        Arguments of the classes of module, optimizer and scheduler, as `module__NAME`, `optimizer__NAME` and
+        `schedule__NAME`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted; with several per sample their columns.
+
+    References
+    ----------
+    Kaufmann et al., "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from estimators import ChicleCNNClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = ChicleCNNClassifier(max_epochs=2, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **NetworkEstimator._parameter_constraints,
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+    }
+
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, module: Any = None, **params: Any) -> None: ...
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch on some samples, from where the last call ended, momentum included.
+
+        The images of the first call decide how all are scaled (`standardize`).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...), or ChunkFolder
+            Images, as in `fit`.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Labels, as in `fit`; none for a ChunkFolder.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that there will ever be; needed in the first call, unless y has all of them.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Factors of the loss, relative to their mean.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+
+        Raises
+        ------
+        UsageError
+            A label is none of `classes_`, or `schedule` is not "linear" and has to know how many epochs there will be;
+            and as in `fit`.
+        """
+        self._validate_params()  # the decorator looks in the first call alone, and they may have changed
+        return self._fit(
+            X, y, sample_weight, epochs=1, is_warm=hasattr(self, "module_"), is_partial=True, classes=classes
+        )
 
 
 def _require_torch() -> None:

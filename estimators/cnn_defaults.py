@@ -33,6 +33,8 @@ VALUES_AT_ONCE = 1 << 20
 DIGITS = 6
 """Digits of mean and scale that are kept, so that the order in which values are summed does not show."""
 LEAST_LOCAL_STEPS, MOST_LOCAL_STEPS = 4, 16
+MOST_STEPS_ALONE = 128
+"""Of one task, whose learning rate stays as it is within an iteration."""
 USUAL_AVERAGES = 100
 
 
@@ -56,19 +58,18 @@ def auto_learning_rate(num_samples: int, *, batch_size: int, momentum: float, op
 
 
 def auto_local_steps(num_samples: int, *, batch_size: int, num_tasks: int) -> int:
-    """Steps between two averages, so that a fit has some hundred of them: 16, and on little data fewer, but at least 4.
+    """Return the steps between two averages, so that a fit has some hundred: 16, on little data fewer, but at least 4.
 
-    A task that takes 16 steps of some hundred alone has moved far from the others before it hears of them.
+    A task that takes 16 steps of some hundred alone has moved far from the others before it hears of them. One task
+    has nothing to average, so its iterations are longer: an iteration costs as much as some steps of a small network.
 
     Args:
         num_samples: Samples in all epochs.
         batch_size: Samples of a step.
         num_tasks: The most tasks that there may be; with one there is nothing to average.
     """
-    if num_tasks == 1:
-        return MOST_LOCAL_STEPS
-    steps = num_samples // (batch_size * num_tasks)
-    return min(max(steps // USUAL_AVERAGES, LEAST_LOCAL_STEPS), MOST_LOCAL_STEPS)
+    least, most = (MOST_LOCAL_STEPS, MOST_STEPS_ALONE) if num_tasks == 1 else (LEAST_LOCAL_STEPS, MOST_LOCAL_STEPS)
+    return min(max(num_samples // (batch_size * num_tasks) // USUAL_AVERAGES, least), most)
 
 
 class Moments:
@@ -113,7 +114,7 @@ class Moments:
 
 
 def optimizer_of(estimator: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the optimizer of a trainer and its settings: the name of one of Chicle's own, or a class or function.
+    """Return the optimizer of a trainer and its settings: "sgd", or a class or function.
 
     Args:
         estimator: With `optimizer`, `momentum`, `weight_decay` and `optimizer__*`.
@@ -127,7 +128,7 @@ def optimizer_of(estimator: Any) -> tuple[Any, dict[str, Any]]:
         raise UsageError("optimizer__lr is learning_rate here; give that")
     if isinstance(given, type) and given.__module__.startswith("torch.optim"):
         given = _own_name(given) or given
-    if isinstance(given, str) and given in kinds and not settings:
+    if given == "sgd" and not settings:
         return given, {}
     if isinstance(given, str) and given in kinds:
         import torch
@@ -177,11 +178,12 @@ def schedule_of(estimator: Any) -> tuple[Any, dict[str, Any]]:
     return given, settings
 
 
-def loss_of(estimator: Any) -> Any:
-    """Return the loss of a trainer.
+def loss_of(estimator: Any, images: Any) -> Any:
+    """Return the loss of a trainer: that of the estimator, or of the kind of targets; None for the cross-entropy.
 
     Args:
         estimator: With `loss`.
+        images: An `ImageSet`.
 
     Raises:
         UsageError: It is none that gives a mean.
@@ -191,10 +193,14 @@ def loss_of(estimator: Any) -> Any:
     if isinstance(given, str | type):
         raise UsageError(
             f"loss={given if isinstance(given, str) else name_of(given)} is none; give an instance, such as "
-            "nn.CrossEntropyLoss(), or a function of outputs and class codes"
+            "nn.CrossEntropyLoss(), or a function of outputs and targets"
         )
     if reduction != "mean":
         raise UsageError(f"loss={name_of(given)} has reduction={reduction!r}, and a step needs the mean; leave it out")
+    if given is None and images.target_shape is not None:
+        from torch.nn import functional
+
+        given = functional.mse_loss if images.classes is None else functional.binary_cross_entropy_with_logits
     return given
 
 
@@ -207,7 +213,7 @@ def default_rate(optimizer: Any) -> float | None:
 
 
 def _own_name(optimizer: Any) -> str | None:
-    """Return the name of Chicle's own optimizer that does what this class of torch.optim does."""
+    """Return the short name of a class of torch.optim."""
     return {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}.get(getattr(optimizer, "__name__", ""))
 
 

@@ -46,21 +46,16 @@ def network_of(estimator: Any, images: Any, scaling: "Scaling | None") -> "Netwo
     """Return the network of a fit: the default one, or the user's module."""
     from chicle_elastic.solvers.network import PAPER_CNN, Network
 
-    shape, num_classes = images.input_shape, len(images.classes)
+    shape, num_classes = images.input_shape, images.num_outputs
+    fits: dict[str, Any] = {"input_shape": shape, "num_classes": num_classes, "target_shape": images.target_shape}
     if estimator.module is not None:
-        return Network(
-            module=estimator.module,
-            settings=estimator._params_of("module__"),
-            input_shape=shape,
-            num_classes=num_classes,
-            scaling=scaling,
-        )
+        return Network(module=estimator.module, settings=estimator._params_of("module__"), scaling=scaling, **fits)
     channels, height, width = shape
     settings = {"channels": channels, "height": height, "width": width, "num_classes": num_classes}
     unknown = [name for name in estimator._params_of("module__") if name not in settings]
     if unknown:
         raise UsageError(f"the default network has no arguments to be set, got module__{unknown[0]}; pass a module")
-    return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes, scaling=scaling)
+    return Network(module=PAPER_CNN, settings=settings, scaling=scaling, **fits)
 
 
 def trainer_of(
@@ -116,8 +111,10 @@ def trainer_of(
         kernels=estimator.kernels,
         augment=estimator.augment,
         num_threads=num_threads,
-        loss=loss_of(estimator),
+        loss=loss_of(estimator, images),
         max_grad_norm=math.inf if estimator.max_grad_norm is None else float(estimator.max_grad_norm),
+        precision=estimator.precision,
+        compile=estimator.compile,
     )
 
 
@@ -272,15 +269,15 @@ def _early_stopping(
     """What ends the fit when the samples that are held out are not told apart any better."""
     if images.validation is None:
         return None
-    rows, codes, weights = images.validation
+    rows, targets, weights = images.validation
 
     def score(model: Array) -> float:
         from chicle_elastic.solvers.engines.predict import filled_module, logits
 
         module = filled_module(trainer.network, layout.w(model), layout.buffers(model))
         scaling = trainer.network.scaling_of(is_byte=images.is_byte)
-        is_right = logits(module, rows, images.input_shape, scaling=scaling).argmax(axis=1) == codes
-        return float(np.average(is_right, weights=weights))
+        outputs = logits(module, rows, images.input_shape, scaling=scaling)
+        return float(estimator._score_of_outputs(outputs, targets, weights))
 
     return EarlyStopping(score, tol=float(estimator.tol), patience=int(estimator.n_iter_no_change))
 

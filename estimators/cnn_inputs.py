@@ -1,10 +1,11 @@
-"""What a CNN is trained on and predicts from: images in any of their forms, as rows of uint8 or float32."""
+"""What a network is trained on and predicts from: samples in any of their forms, as rows of uint8 or float32."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -37,29 +38,46 @@ class ImageSet:
 
     Attributes:
         source: Where the runtime takes the chunks from.
-        classes: ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it.
+        classes: ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it, and a column where
+            samples have several. None where targets are numbers.
         class_weights: ndarray of shape (n_classes,), float64, or None. Factor of the loss per class code.
         mean_weight: Mean factor of the samples.
         input_shape: Shape of a sample as the network takes it.
         is_byte: Whether images are uint8, and are scaled when they are used.
+        target_shape: Shape of the target of a sample; None where it is a class code. See `Network`.
         scaling: Of their values, by the mean and the deviation of all; None where the network takes them as they are.
-        validation: Rows, codes and weights (or None) that are held out.
+        validation: Rows, targets and weights (or None) that are held out.
         hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks.
     """
 
     source: ChunkSource
-    classes: Array
-    class_weights: Array | None
+    classes: Array | None
+    class_weights: Array | None = None
     mean_weight: float
     input_shape: tuple[int, ...]
     is_byte: bool
+    target_shape: tuple[int, ...] | None = None
     scaling: "Scaling | None" = None
     validation: tuple[Array, Array, Array | None] | None = None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def num_outputs(self) -> int:
+        """Outputs that the network has to have."""
+        return int(np.prod(self.target_shape or ())) if self.classes is None else len(self.classes)
+
 
 def image_set(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, *, classes: Any, reset: bool, max_tasks: int, seed: int
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    classes: Any,
+    is_partial: bool,
+    reset: bool,
+    max_tasks: int,
+    seed: int,
 ) -> ImageSet:
     """Validate the arguments of `fit` and `partial_fit`.
 
@@ -67,6 +85,7 @@ def image_set(
         estimator: The one to fit; with `reset`, `n_features_in_` (and `feature_names_in_`) are set.
         X, y, sample_weight: Arguments of `fit`.
         classes: Labels that there are; None takes those of `y`.
+        is_partial: Whether these are not all samples of the fit, so that none is held out.
         reset: Whether the shape of the images is taken from X; else it has to be that of before.
         max_tasks: Largest number of tasks.
         seed: Of shuffle and validation split.
@@ -79,31 +98,45 @@ def image_set(
     if is_folder(X):
         return _from_folder(estimator, X, y, sample_weight, classes=classes, reset=reset)
     rows, shape = validated_images(estimator, X, y=y, reset=reset)
-    labels = _labels(y, len(rows))
-    found, codes, _ = encode_labels(labels) if classes is None else _encode_as(estimator, labels, np.unique(classes))
-    weights = None
-    if sample_weight is not None:
-        weights = validated_weights(sample_weight, rows)
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None.")
+    weights = None if sample_weight is None else validated_weights(sample_weight, rows)
     hooks = {"X": X, "y": y, "metadata": None if weights is None else {"sample_weight": weights}}
-    totals = np.bincount(codes, weights=weights, minlength=len(found)).astype(np.float64)
-    class_weights = class_weight_vector(estimator.class_weight, found, totals)
-    if classes is None:
-        require_two_classes(type(estimator).__name__, found, totals, class_weights)
+    class_weights, target_shape = None, None
+    found: Array | None
+    if is_classifier(estimator) and _num_columns(y) < 2:
+        labels = _labels(y, len(rows))
+        found, targets, _ = (
+            encode_labels(labels) if classes is None else _encode_as(estimator, labels, np.unique(classes))
+        )
+        totals = _totals(targets, weights, len(found))
+        class_weights = class_weight_vector(estimator.class_weight, found, totals)
+        if classes is None:
+            require_two_classes(type(estimator).__name__, found, totals, class_weights)
+    else:
+        targets = _numbers(estimator, y, len(rows))
+        target_shape = targets.shape[1:]
+        found = np.arange(targets.shape[1]) if is_classifier(estimator) else None
+    if not reset and target_shape != estimator._target_shape:
+        raise DataError(
+            f"y has targets of shape {target_shape} (None: one label), and {type(estimator).__name__} was fitted with "
+            f"{estimator._target_shape}"
+        )
     validation = None
-    if estimator.early_stopping and classes is None:
-        kept, held_out = _split(estimator, codes, seed)
-        validation = (rows[held_out], codes[held_out], None if weights is None else weights[held_out])
-        rows, codes, weights = rows[kept], codes[kept], None if weights is None else weights[kept]
+    if estimator.early_stopping and not is_partial:
+        kept, held_out = _split(estimator, targets, target_shape is None, seed)
+        validation = (rows[held_out], targets[held_out], None if weights is None else weights[held_out])
+        rows, targets, weights = rows[kept], targets[kept], None if weights is None else weights[kept]
+    num_classes = None if found is None or target_shape is not None else len(found)
     source = ArraySource(
-        rows,
-        codes,
+        np.hstack([rows, targets.view(rows.dtype)]) if target_shape else rows,
+        np.zeros(len(rows), np.float32) if target_shape else targets,
         weights=weights,
-        num_classes=len(found),
+        num_classes=num_classes,
         max_tasks=max_tasks,
         chunk_bytes=estimator.chunk_size,
         seed=seed,
     )
-    totals = np.bincount(codes, weights=weights, minlength=len(found)).astype(np.float64)
     moments = _moments(estimator)
     if moments is not None:
         moments.add(rows)
@@ -111,9 +144,10 @@ def image_set(
         source=source,
         classes=found,
         class_weights=class_weights,
-        mean_weight=_mean_weight(totals, class_weights, len(codes)),
+        mean_weight=_mean_weight(_totals(targets, weights, num_classes), class_weights, len(rows)),
         input_shape=shape,
         is_byte=rows.dtype == np.uint8,
+        target_shape=target_shape,
         scaling=None if moments is None else moments.scaling(),
         validation=validation,
         hook_arguments=hooks,
@@ -150,7 +184,7 @@ def validated_images(estimator: Any, X: Any, *, y: Any = None, reset: bool) -> t
             estimator.n_features_in_ = rows.shape[1]
             estimator.__dict__.pop("feature_names_in_", None)
     else:
-        extra = {} if y is None else {"y": y}
+        extra = {} if y is None else {"y": y, "multi_output": _num_columns(y) > 0}
         checked = validate_data(estimator, X, reset=reset, dtype=DTYPES, order="C", **extra)
         rows = checked if y is None else checked[0]
         shape = _flat_shape(estimator, rows.shape[1]) if reset else estimator.image_shape_
@@ -234,9 +268,33 @@ def _moments(estimator: Any) -> Moments | None:
     return Moments() if is_wanted else None
 
 
+def _num_columns(y: Any) -> int:
+    """Columns of targets that are a table; 0 for a list."""
+    shape = tuple(getattr(y, "shape", ())) or np.asarray(y).shape
+    return int(shape[1]) if len(shape) == 2 else 0
+
+
+def _numbers(estimator: Any, y: Any, num_rows: int) -> Array:
+    """Targets that are numbers, or 0 and 1 for each of several labels; shape (n,) or (n, k), float32."""
+    y = y.toarray() if sparse.issparse(y) else as_matrix("y", y) if _num_columns(y) else as_vector("y", y)
+    targets: Array = check_array(y, dtype=np.float32, ensure_2d=False, order="C", input_name="y", estimator=estimator)
+    check_consistent_length(np.empty(num_rows), targets)
+    if not is_classifier(estimator):
+        return targets
+    if not np.isin(targets, (0, 1)).all():
+        raise UsageError(
+            f"y has {targets.shape[1]} columns, so each is 0 or 1 for a label, and there are other values; pass one "
+            "column of labels, or numbers to ChicleRegressor"
+        )
+    if estimator.class_weight is not None:
+        raise UsageError(
+            f"class_weight={estimator.class_weight!r} is for one label per sample; for several give "
+            "loss=nn.BCEWithLogitsLoss(pos_weight=...)"
+        )
+    return targets
+
+
 def _labels(y: Any, num_rows: int) -> Array:
-    if y is None:
-        raise ValueError("This estimator requires y to be passed, but the target y is None.")
     labels = column_or_1d(as_vector("y", y), warn=True)
     check_consistent_length(np.empty(num_rows), labels)
     if labels.dtype.kind not in "iub":
@@ -257,18 +315,27 @@ def _encode_as(estimator: Any, labels: Array, classes: Array) -> tuple[Array, Ar
     return classes, codes.astype(np.int32), np.bincount(codes, minlength=len(classes))
 
 
-def _split(estimator: Any, codes: Array, seed: int) -> tuple[Array, Array]:
-    """Rows to train on and rows to hold out, stratified."""
+def _split(estimator: Any, targets: Array, are_codes: bool, seed: int) -> tuple[Array, Array]:
+    """Rows to train on and rows to hold out, stratified by class codes."""
     try:
         kept, held_out = train_test_split(
-            np.arange(len(codes)), test_size=estimator.validation_fraction, random_state=seed, stratify=codes
+            np.arange(len(targets)),
+            test_size=estimator.validation_fraction,
+            random_state=seed,
+            stratify=targets if are_codes else None,
         )
     except ValueError as error:
         raise UsageError(
-            f"validation_fraction={estimator.validation_fraction} of {len(codes)} samples cannot be held out for "
+            f"validation_fraction={estimator.validation_fraction} of {len(targets)} samples cannot be held out for "
             f"early_stopping ({error}); use more samples, or another fraction"
         ) from error
     return np.sort(kept), np.sort(held_out)
+
+
+def _totals(targets: Array, weights: Array | None, num_classes: int | None) -> Array:
+    """Return the weight of the samples of each class, or of all of them where targets are no codes; float64."""
+    codes = np.zeros(len(targets), np.intp) if num_classes is None else targets
+    return np.bincount(codes, weights=weights, minlength=num_classes or 1).astype(np.float64)
 
 
 def _mean_weight(totals: Array, class_weights: Array | None, num_rows: int) -> float:
@@ -284,18 +351,20 @@ def _from_folder(
 ) -> ImageSet:
     require_no_labels(folder, y, sample_weight)
     schema, name = folder.schema, type(estimator).__name__
-    if schema.num_classes == 0 or schema.kind != "dense" or schema.dtype not in ("float32", "uint8"):
+    has_codes = is_classifier(estimator)
+    if (schema.num_classes > 0) != has_codes or schema.kind != "dense" or schema.dtype not in ("float32", "uint8"):
         raise UsageError(
-            f"{name} needs class labels and dense images of uint8 or float32, but the chunk folder {folder.path} has "
-            f"{schema.num_classes} classes and {schema.kind} {schema.dtype}; convert it with --dtype"
+            f"{name} needs {'class labels' if has_codes else 'real targets'} and dense images of uint8 or float32, but "
+            f"the chunk folder {folder.path} has {schema.num_classes} classes and {schema.kind} {schema.dtype}; "
+            f"convert it with --dtype{'' if has_codes else ' and --regression'}"
         )
     if estimator.early_stopping:
         raise UsageError(
             "early_stopping holds out a part of X, and a ChunkFolder is trained on as a whole; turn it off, or convert "
             "the validation data to a folder of its own and score it"
         )
-    labels = np.asarray(folder.classes)
-    if classes is not None and labels.tolist() != np.unique(classes).tolist():
+    labels = np.asarray(folder.classes) if has_codes else None
+    if labels is not None and classes is not None and labels.tolist() != np.unique(classes).tolist():
         raise UsageError(f"the chunk folder {folder.path} has the classes {labels.tolist()}, and {classes} are needed")
     if schema.sample_shape:
         shape = _image_shape(estimator, (schema.num_rows, *schema.sample_shape))
@@ -307,13 +376,16 @@ def _from_folder(
     else:
         where = f"the chunk folder {folder.path}"
         require_same_images(estimator, shape, schema.num_features, is_byte=schema.dtype == "uint8", where=where)
-    totals, moments = np.zeros(len(labels)), _moments(estimator)
+    num_classes = None if labels is None else len(labels)
+    totals, moments = np.zeros(num_classes or 1), _moments(estimator)
     for chunk in chunks_of(folder):
         if moments is not None:
             moments.add(np.asarray(chunk.rows))
-        totals += np.bincount(chunk.targets, weights=chunk.weights, minlength=len(labels))
-    class_weights = class_weight_vector(estimator.class_weight, labels, totals)
-    require_two_classes(name, labels, totals, class_weights)
+        totals += _totals(chunk.targets, chunk.weights, num_classes)
+    class_weights = None
+    if labels is not None:
+        class_weights = class_weight_vector(estimator.class_weight, labels, totals)
+        require_two_classes(name, labels, totals, class_weights)
     return ImageSet(
         source=folder,
         classes=labels,
@@ -321,5 +393,6 @@ def _from_folder(
         mean_weight=_mean_weight(totals, class_weights, schema.num_rows),
         input_shape=shape,
         is_byte=schema.dtype == "uint8",
+        target_shape=None if has_codes else (),
         scaling=None if moments is None else moments.scaling(),
     )

@@ -1,14 +1,37 @@
 """Parameters of a module, an optimizer and a schedule as those of the estimator: `module__width=32`, as in skorch."""
 
+import functools
+import inspect
 from typing import Any, Self
 
 from chicle_elastic.errors import UsageError
+from estimators.params import Kind, parameters
 
 PREFIX = "module__"
 PREFIXES = (PREFIX, "optimizer__", "schedule__")
 WHOLE = "module_params"
 """Name that a signature gives to all of them together. Nothing is refused under it before `fit`, as scikit-learn has
 it for every name that it sees in a signature."""
+
+
+def network_parameters(kind: Kind) -> Kind:
+    """Give a class the constructor of `parameters`, with `module` by position and with arguments of `PREFIXES`."""
+    given: Any = parameters(kind)
+    init = given.__init__
+    this, *others = inspect.signature(init).parameters.values()
+    module = inspect.Parameter("module", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+    others = [each for each in others if each.name != "module"]
+    names = {each.name for each in others}
+
+    @functools.wraps(init)
+    def begin(self: Any, module: Any = None, **params: Any) -> None:
+        init(self, module=module, **{name: value for name, value in params.items() if name in names})
+        self._take_module_params({name: value for name, value in params.items() if name not in names})
+
+    rest = inspect.Parameter(WHOLE, inspect.Parameter.VAR_KEYWORD)
+    vars(begin)["__signature__"] = inspect.Signature([this, module, *others, rest])
+    given.__init__ = begin
+    return kind
 
 
 class ModuleParamsMixin:

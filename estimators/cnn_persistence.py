@@ -1,7 +1,8 @@
 """Model files of networks: one .npz without pickle, as `persistence` describes it, with these fields of the header.
 
     network       {"module": "module:Class" or null, "input_shape": [...], "scaling": {"scale": ..., "shift": ...,
-                  "padding": ...}, "state_of": optimizer and its settings as JSON, or missing}
+                  "padding": ...}, "state_of": optimizer and its settings as JSON, or missing, "target_shape": of
+                  targets that are no class codes; null, or missing, for those}
     w, buffers    arrays: parameters and buffers of the module, in its own order, float32
     v             momentum, for `partial_fit`
 
@@ -11,20 +12,21 @@ Version 1 had no "scaling": bytes went from -1 to 1, and all others were taken a
 """
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from estimators import persistence
 from estimators.cnn_defaults import with_names
 
 ARRAYS = ("classes_", "feature_names_in_", "w", "buffers", "v")
-REQUIRED = ("classes_", "w", "buffers", "v")
+REQUIRED = ("w", "buffers", "v")
 VALUES = (
     *("n_features_in_", "n_iter_", "n_epochs_", "loss_", "is_byte_"),
     *("learning_rate_", "local_steps_", "_samples_seen"),
@@ -32,7 +34,9 @@ VALUES = (
 
 
 class SaveNetworkMixin:
-    """`save` and `load` of `ChicleCNNClassifier`."""
+    """`save` and `load` of the estimators of networks."""
+
+    _samples_seen: int
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, without pickle.
@@ -54,7 +58,7 @@ class SaveNetworkMixin:
         estimator: Any = self
         w, buffers = values_of(estimator.module_)
         arrays = {
-            "classes_": estimator.classes_,
+            "classes_": getattr(estimator, "classes_", None),
             "feature_names_in_": getattr(estimator, "feature_names_in_", None),
             "w": w,
             "buffers": buffers,
@@ -66,6 +70,7 @@ class SaveNetworkMixin:
             "input_shape": list(estimator.image_shape_),
             "scaling": dataclasses.asdict(estimator.scaling_),
             "state_of": getattr(estimator, "_state_of", None),
+            "target_shape": estimator._target_shape,
         }
         persistence.write_model(path, estimator, params, arrays, values=VALUES, network=network)
 
@@ -98,8 +103,9 @@ class SaveNetworkMixin:
         from chicle_elastic.solvers.network import Scaling, imported
         from estimators.cnn_fit import network_of
 
-        header, content = persistence.read_model(Path(path), arrays=ARRAYS, required=REQUIRED, estimator=cls.__name__)
         make: Any = cls
+        required = ("classes_", *REQUIRED) if is_classifier(make()) else REQUIRED
+        header, content = persistence.read_model(Path(path), arrays=ARRAYS, required=required, estimator=cls.__name__)
         estimator: Any
         try:
             shape = tuple(header["network"]["input_shape"])
@@ -122,7 +128,11 @@ class SaveNetworkMixin:
         if estimator.image_shape is not None:
             estimator.image_shape = tuple(estimator.image_shape)
         try:
-            images = _Restored(shape, estimator.classes_)
+            target_shape = header["network"].get("target_shape")
+            estimator._target_shape = None if target_shape is None else tuple(target_shape)
+            classes = getattr(estimator, "classes_", None)
+            num_outputs = math.prod(estimator._target_shape or ()) if classes is None else len(classes)
+            images = _Restored(shape, num_outputs, estimator._target_shape)
             network = network_of(estimator, images, estimator.scaling_)
             estimator.module_ = filled_module(network, content["w"], content["buffers"])
         except (RuntimeError, ValueError) as error:
@@ -138,7 +148,8 @@ class _Restored:
     """What of an `ImageSet` a network is made from."""
 
     input_shape: tuple[int, ...]
-    classes: Array
+    num_outputs: int
+    target_shape: tuple[int, ...] | None
 
 
 def _name_of(module: Any) -> str | None:

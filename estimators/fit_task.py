@@ -40,6 +40,7 @@ ESTIMATORS = {
     "huber": "ChicleHuber",
     "poisson": "ChiclePoisson",
     "cnn": "ChicleCNNClassifier",
+    "regressor": "ChicleRegressor",
 }
 # Where and how it runs is the business of agents and of this module; what is not here is an option.
 NO_OPTIONS = {"runtime", "n_workers", "policy", "logdir", "verbose", "warm_start", "store_duals"}
@@ -108,7 +109,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     whole = parser(chosen)
     found, rest = whole.parse_known_args(arguments)
     params = vars(found)
-    if chosen == "cnn":
+    if chosen in ("cnn", "regressor"):
         while len(rest) >= 2 and rest[0].startswith(OPTIONS):
             params[rest[0].removeprefix("--")] = literal(rest[1])
             rest = rest[2:]
@@ -188,10 +189,10 @@ def _reader(constraints: Sequence[Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         if text.lower() == "none" and None in constraints and text not in words:
             return None
-        if text in words or (is_named and (is_free or ":" in text)):
-            return text
         if has_flag and text.lower() in ("true", "false"):
             return text.lower() == "true"
+        if text in words or (is_named and (is_free or ":" in text)):
+            return text
         if numbers:
             return int(text) if numbers[0] is Integral else float(text)
         known = sorted(words) + ["PACKAGE.MODULE:NAME"] * is_named

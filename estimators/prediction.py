@@ -33,7 +33,7 @@ class PredictionMixin:
         labels : ndarray of shape (n_samples,)
             Of the dtype of `classes_`. The rows of a ChunkFolder come in the order of the data that it was made from.
         """
-        return self._by_row("predict", X, lambda rows: self.classes_[self._codes(rows)])
+        return self._by_row("predict", X, self._labels)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy.
@@ -75,6 +75,10 @@ class PredictionMixin:
             return streaming.rows_in_order(X, lambda chunk: function(matrix_of(chunk.rows)))
         require_same_library(self, X, method)
         return like(X, function(self._validated(X)))
+
+    def _labels(self, rows: Any) -> Array:
+        labels: Array = self.classes_[self._codes(rows)]
+        return labels
 
     def _validated(self, X: Any) -> Any:
         """Rows of samples in memory, refused where they are not like those of the fit."""

@@ -24,11 +24,12 @@ class FlatModule:
 
     Attributes:
         module: The module.
+        names: Of its parameters.
         w: Parameters, tensor of shape (num_weights,), float32, in the order of `Module.parameters()`.
         g: Gradients, of the same shape; backward adds to them.
         v: State of the optimizer, tensor of shape (num_state,); of SGD its momentum. Of a custom one a copy, see
             `read_state`.
-        custom: The optimizer that the user has chosen; None for one of `optimizers.NAMES`.
+        custom: The optimizer that the user has chosen; None for SGD.
 
     Raises:
         UsageError: A parameter is not real, or the module has none.
@@ -67,8 +68,9 @@ class FlatModule:
             self.custom = TorchOptimizer(module, self._optimizer, self.w, self.g)
             num_state = self.custom.num_state
         else:
-            num_state = self._optimizer.num_state(num_weights)
+            num_state = num_weights
         self.v = torch.zeros(num_state, device=device)
+        self.names = {name for name, _ in module.named_parameters()}
         self._shapes = {name: buffer.shape for name, buffer in module.named_buffers()}
 
     @property
@@ -113,7 +115,7 @@ class FlatModule:
         return [buffer for buffer in found.values() if buffer.numel()]
 
     def lost_views(self) -> Iterator[str]:
-        """Names of parameters whose gradient does not lie in `g` any more: dropped by a `zero_grad()`, say."""
+        """Names of parameters whose gradient does not lie in `g`: dropped by a `zero_grad()`, say, or of new ones."""
         start = self.g.data_ptr()
         stop = start + self.g.numel() * self.g.element_size()
         for name, parameter in self.module.named_parameters():

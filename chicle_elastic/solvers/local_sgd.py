@@ -30,7 +30,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers import model_vector, optimizers
+from chicle_elastic.solvers import model_vector
 from chicle_elastic.solvers.base import Action, Context, Report, Solver, Trainer, Verdict
 from chicle_elastic.solvers.model_vector import ModelLayout, Place
 from chicle_elastic.solvers.network import Network, name_of
@@ -43,6 +43,7 @@ LEARNING_RATE = "learning_rate"
 LOCAL_STEPS = "local_steps"
 LR_SCALINGS = ("sqrt", "linear", "none")
 SCHEDULES = ("linear", "cosine")
+PRECISIONS = ("float32", "bf16")
 OUTER_RATE = 0.7
 """Outer learning rate where none is given; DiLoCo's."""
 OUTER_GROWTH = 0.7
@@ -71,18 +72,18 @@ class OuterStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGDTrainer(Trainer):
-    """Classifier by local SGD on the cross-entropy of its logits.
+    """Trains a network by local SGD: on the cross-entropy of its logits, or on another loss.
 
     Attributes:
         network: What is trained.
         batch_size: Samples of a step, L.
         local_steps: Steps between two averages, H; 1 for mini-batch SGD.
         learning_rate: For one task.
-        momentum: Of each step; of Adam its first beta.
-        optimizer: "sgd", "adam" or "adamw"; see `optimizers`. Or a class of torch.optim, or a function that makes one
-            of a module.
+        momentum: Of each step of "sgd".
+        optimizer: "sgd", a class of torch.optim, or a function that makes one of a module; see
+            `engines.torch_optimizer`.
         optimizer_settings: More arguments of that class or function.
-        weight_decay: Of each step.
+        weight_decay: Of each step of "sgd".
         lr_scaling: The learning rate grows with sqrt(K), K, or not at all.
         decay: Part of the training, at its end, over which the learning rate falls to zero; 0 for a constant one, which
             is the paper's.
@@ -102,8 +103,10 @@ class LocalSGDTrainer(Trainer):
         augment: Takes the images of each step and a generator, and returns what the network gets; see
             `engines.augment`. None for the images themselves.
         num_threads: Most threads of a step by torch's kernels.
-        loss: Takes outputs and class codes, returns the mean loss; None for the cross-entropy. See `engines.loss`.
+        loss: Takes outputs and targets, returns the mean loss; None for the cross-entropy. See `engines.loss`.
         max_grad_norm: Gradients of a step with a larger norm are scaled down to it.
+        precision: "float32" or "bf16"; see `engines.eager`.
+        compile: Whether the module is compiled by torch, or the name of the backend that does so.
     """
 
     network: Network
@@ -131,6 +134,8 @@ class LocalSGDTrainer(Trainer):
     num_threads: int = 1
     loss: Callable[..., Any] | None = None
     max_grad_norm: float = math.inf
+    precision: Literal["float32", "bf16"] = "float32"
+    compile: bool | str = False
     uses_blas_threads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -145,17 +150,17 @@ class LocalSGDTrainer(Trainer):
             and self.mean_weight > 0
             and self.lr_scaling in LR_SCALINGS
             and 0 <= self.decay <= 1
-            and (self.optimizer in optimizers.NAMES or callable(self.optimizer))
+            and (self.optimizer == "sgd" or callable(self.optimizer))
             and 0 <= self.weight_decay < math.inf
             and (self.schedule in SCHEDULES or callable(self.schedule))
             and self.max_grad_norm > 0
+            and self.precision in PRECISIONS
         ):
             raise UsageError(
-                f"local SGD needs batch_size, local_steps and max_epochs >= 1, learning rates and mean_weight > 0, "
-                f"momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1], weight_decay >= 0, "
-                f"max_grad_norm > 0, lr_scaling of "
-                f"{LR_SCALINGS}, optimizer of {optimizers.NAMES} and schedule of {SCHEDULES}, got "
-                f"{dict(self.identity())}"
+                "local SGD needs batch_size, local_steps and max_epochs >= 1, learning rates and mean_weight > 0, "
+                "momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1], weight_decay >= 0, "
+                f"max_grad_norm > 0, lr_scaling of {LR_SCALINGS}, schedule of {SCHEDULES}, precision of {PRECISIONS} "
+                f"and the optimizer 'sgd' or one of torch, got {dict(self.identity())}"
             )
 
     def engine(self) -> "EagerEngine":
@@ -171,11 +176,13 @@ class LocalSGDTrainer(Trainer):
             seed=self.seed,
             device=self.device,
             kernels=self.kernels,
-            optimizer=_optimizer_of(self),
+            optimizer=optimizer_of(self),
             augment=self.augment,
             num_threads=self.num_threads,
             loss=self.loss,
             max_grad_norm=self.max_grad_norm,
+            precision=self.precision,
+            compile=self.compile,
         )
 
     def layout(self, layout: ModelLayout) -> ModelLayout:
@@ -200,12 +207,12 @@ class LocalSGDTrainer(Trainer):
         return LocalSGDSolver(ctx, self)
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Sum of the "loss" of the samples used, and samples "unused" in this epoch after the iteration."""
-        return ("loss", "unused")
+        """Sum of the "loss" of the samples used, samples "unused" in this epoch after it, and a "bad_step"."""
+        return ("loss", "unused", "bad_step")
 
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
-        left_out = ["network", "max_epochs", "device", "kernels", "augment", "num_threads"]
+        left_out = ["network", "max_epochs", "device", "kernels", "augment", "num_threads", "precision", "compile"]
         left_out += [] if callable(self.schedule) else ["schedule_steps"]
         settings = {each.name: _told(getattr(self, each.name)) for each in fields(self) if each.name not in left_out}
         network = {
@@ -214,6 +221,8 @@ class LocalSGDTrainer(Trainer):
             "num_classes": self.network.num_classes,
             "scaling": None if self.network.scaling is None else asdict(self.network.scaling),
         }
+        if self.network.target_shape is not None:
+            network["target_shape"] = list(self.network.target_shape)
         return {
             "trainer": "local SGD",
             "model_version": model_vector.VERSION,
@@ -261,10 +270,7 @@ class LocalSGDTrainer(Trainer):
         if callable(self.schedule):
             step = min(int(round(progress * self.schedule_steps, 6)), self.schedule_steps - 1)
             factor *= self._rates[step] / self.learning_rate
-        elif progress > 1.0 - self.decay:
-            left = (1.0 - progress) / self.decay
-            factor *= left if self.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
-        return parameters.get(LEARNING_RATE, self.learning_rate) * factor
+        return parameters.get(LEARNING_RATE, self.learning_rate) * factor * _part_left(self, progress)
 
     @property
     def has_outer_momentum(self) -> bool:
@@ -278,13 +284,18 @@ class LocalSGDTrainer(Trainer):
             return self.local_steps > 1 and self.local_steps >= round(1.0 / (1.0 - self.momentum), 6)
         return self.outer_momentum > 0
 
-    def outer_step(self, num_tasks: int) -> OuterStep:
-        """How the average of K tasks moves the model; "auto" is `OuterStep.of_tasks`."""
+    def outer_step(self, num_tasks: int, left: float = 1.0) -> OuterStep:
+        """How the average of K tasks moves the model; "auto" is `OuterStep.of_tasks`.
+
+        Its momentum falls at the end, until averages are taken as they are; `left` is the part of the learning rate
+        that `decay` leaves.
+        """
         if not self.has_outer_momentum:
             return OuterStep()
         if self.outer_momentum != "auto":
             return OuterStep(rate=self.outer_learning_rate, momentum=self.outer_momentum)
-        return OuterStep.of_tasks(num_tasks, self.outer_learning_rate)
+        step = OuterStep.of_tasks(num_tasks, self.outer_learning_rate)
+        return OuterStep(rate=1.0 - left * (1.0 - step.rate), momentum=left * step.momentum)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """The average by samples, and the next place.
@@ -299,7 +310,8 @@ class LocalSGDTrainer(Trainer):
             merged[: -model_vector.PLACE] /= samples
             if self.has_outer_momentum:
                 num_tasks = round(float(change[model_vector.TASKS] / total_weight))
-                self._outer_step(model, merged, self.outer_step(num_tasks))
+                left = _part_left(self, Place.of(place).progress(self.max_epochs))
+                _add_outer(model, merged, self.outer_step(num_tasks, left), self._num_weights)
             merged[: -model_vector.PLACE] += model[: -model_vector.PLACE]
         else:
             merged[: -model_vector.PLACE] = model[: -model_vector.PLACE]
@@ -310,18 +322,19 @@ class LocalSGDTrainer(Trainer):
         """Stop after `max_epochs`, or when the loss is no number any more."""
         loss = report.metrics.get("loss", 0.0)
         if not math.isfinite(loss) and not report.is_certificate:
-            return Verdict(action=Action.STOP, reason=self.divergence(report.iteration, report.num_tasks))
+            return Verdict(action=Action.STOP, reason=self.divergence(report))
         done = Place.of(model[-model_vector.PLACE :]).epoch - 1
         if done >= self.max_epochs:
             return Verdict(action=Action.STOP, reason=f"all {self.max_epochs} epochs done")
         return Verdict(action=Action.GO_ON)
 
-    def divergence(self, iteration: int, num_tasks: int) -> str:
-        """What to say when the loss is no number any more."""
-        rate = self.scaled_rate(self.parallelism(num_tasks))
+    def divergence(self, report: Report) -> str:
+        """Say that the loss is no number any more, and why; of one task also in which step."""
+        rate, num_tasks = self.scaled_rate(self.parallelism(report.num_tasks)), report.num_tasks
+        of_step = f"step {report.metrics.get('bad_step', 0.0):.0f} of " if num_tasks == 1 else ""
         return (
-            f"the loss is not a finite number in iteration {iteration} at a learning rate of {rate:g} (learning_rate="
-            f"{self.learning_rate:g}, {num_tasks} tasks); lower learning_rate, or scale the features"
+            f"the loss is not a finite number in {of_step}iteration {report.iteration} at a learning rate of {rate:g} "
+            f"(learning_rate={self.learning_rate:g}, {num_tasks} tasks); lower it, or scale features and targets"
         )
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
@@ -342,48 +355,61 @@ class LocalSGDTrainer(Trainer):
         """The learning rate before each step of a scheduler."""
         from chicle_elastic.solvers.engines.rates import rates_of
 
-        return rates_of(self.schedule, self.schedule_settings, self.learning_rate, self.schedule_steps)
+        settings, rate = self.schedule_settings, self.learning_rate
+        return rates_of(self.schedule, settings, rate, self.schedule_steps, min(self.max_epochs, self.schedule_steps))
 
     @cached_property
     def _num_weights(self) -> int:
         """Weights of the network; an engine is made to find out, once per process."""
         return self.engine().layout.num_weights
 
-    def _outer_step(self, model: Array, change: Array, outer_step: OuterStep) -> None:
-        """Let `OuterStep` act on the averaged change of w, which `change` begins with; u lies before the place."""
-        rate, beta, num_weights = outer_step.rate, outer_step.momentum, self._num_weights
-        outer = slice(len(model) - model_vector.PLACE - num_weights, len(model) - model_vector.PLACE)
-        if beta == 0:  # one task, or no momentum: nothing is remembered
-            np.negative(model[outer], out=change[outer])
-            change[:num_weights] *= rate
-            return
-        step = change[:num_weights]
-        new_outer = beta * model[outer] + step
-        change[outer] = new_outer - model[outer]
-        step += beta * new_outer
-        step *= rate
+
+def _part_left(trainer: LocalSGDTrainer, progress: float) -> float:
+    """Return the part of the learning rate that `decay` leaves; with a scheduler of torch that is all of it."""
+    if callable(trainer.schedule) or progress <= 1.0 - trainer.decay:
+        return 1.0
+    left = (1.0 - progress) / trainer.decay
+    return left if trainer.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
 
 
-def _optimizer_of(trainer: LocalSGDTrainer) -> Optimizer | CustomOptimizer:
+def _add_outer(model: Array, change: Array, outer_step: OuterStep, num_weights: int) -> None:
+    """Let `OuterStep` act on the averaged change of w, which `change` begins with; u lies before the place."""
+    rate, beta = outer_step.rate, outer_step.momentum
+    outer = slice(len(model) - model_vector.PLACE - num_weights, len(model) - model_vector.PLACE)
+    if beta == 0:  # one task, or no momentum: nothing is remembered
+        np.negative(model[outer], out=change[outer])
+        change[:num_weights] *= rate
+        return
+    step = change[:num_weights]
+    new_outer = beta * model[outer] + step
+    change[outer] = new_outer - model[outer]
+    step += beta * new_outer
+    step *= rate
+
+
+def optimizer_of(trainer: LocalSGDTrainer) -> Optimizer | CustomOptimizer:
     """Return the optimizer of an engine."""
-    if callable(trainer.optimizer):
-        settings, rate = trainer.optimizer_settings, trainer.learning_rate
-        return CustomOptimizer(make=trainer.optimizer, settings=settings, rate=rate)
-    return Optimizer(name=trainer.optimizer, weight_decay=trainer.weight_decay)
+    if trainer.optimizer == "sgd":
+        return Optimizer(weight_decay=trainer.weight_decay)
+    settings, rate = trainer.optimizer_settings, trainer.learning_rate
+    return CustomOptimizer(make=trainer.optimizer, settings=settings, rate=rate)
 
 
 def _require_data(network: Network, schema: DataSchema) -> None:
     """Refuse data that the network is not for."""
     num_values = math.prod(network.input_shape)
-    if schema.target_dtype != "int32" or schema.num_classes != network.num_classes:
+    if network.target_shape is not None and schema.num_classes:
+        raise UsageError(f"the network is for numbers, and the data has {schema.num_classes} classes")
+    if network.target_shape is None and (schema.target_dtype != "int32" or schema.num_classes != network.num_classes):
         raise UsageError(
             f"the network is for {network.num_classes} classes, and the data has {schema.num_classes} "
             f"(targets of dtype {schema.target_dtype})"
         )
-    if schema.kind != "dense" or schema.num_features > num_values:
+    num_features = schema.num_features - network.target_columns(schema.dtype)
+    if schema.kind != "dense" or not 0 < num_features <= num_values:
         raise UsageError(
             f"the network takes samples of shape {network.input_shape}, dense and of at most {num_values} "
-            f"values, and the data is {schema.kind} with {schema.num_features} features"
+            f"values, and the data is {schema.kind} with {num_features} features"
         )
 
 

@@ -11,7 +11,10 @@ tasks and not divided, so that their weighted mean is what each has told: iterat
 many tasks there are.
 """
 
-from collections.abc import Sequence
+import itertools
+import logging
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +24,20 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers import model_vector
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.epoch_order import EpochOrder, forget
-from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
+from chicle_elastic.solvers.local_chunk import LocalChunk
 from chicle_elastic.solvers.model_vector import Place
-from chicle_elastic.solvers.network import GatheredSamples, columns_for
+from chicle_elastic.solvers.network import GatheredSamples, padded
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
+
+
+MOST_NAMED = 8
+"""Samples of a step whose loss is no number that are named."""
+_log = logging.getLogger("chicle_elastic")
+AHEAD_VALUES = 1 << 20
+"""Values of samples that are copied out of their chunks at a time at most, for as many iterations ahead as that is. So
+a chunk gives several samples at a time, and one that lies in a file is read in few places. They stay in the cache."""
 
 
 class LocalSGDSolver(Solver):
@@ -45,10 +56,8 @@ class LocalSGDSolver(Solver):
         self._built_for: tuple[int, int] | None = None
         self._epoch = 0
         self._carry = 0
-        self._rows: Array = np.empty((0, 0))
-        self._columns: Any = slice(None)
-        self._codes: Array = np.empty(0, dtype=np.int64)
-        self._weights: Array = np.empty(0, dtype=np.float32)
+        self._ahead: GatheredSamples | None = None
+        self._first_ahead, self._num_ahead = 0, 1
         self._class_weights = None if trainer.class_weights is None else np.array(trainer.class_weights)
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
@@ -68,6 +77,7 @@ class LocalSGDSolver(Solver):
         if has_stepped:
             done, loss = self._steps(model, positions, rows, budget, place)
             self._order.num_used += done
+        bad_step = self._engine.bad_step if has_stepped and self._engine is not None else 0
         self._built_for = (place.epoch, budget.iteration)
         unused = self._order.num_left
         weight = float(max(done, 1))
@@ -81,7 +91,7 @@ class LocalSGDSolver(Solver):
             delta=self._change(model, told, budget) if has_stepped else _unchanged(model, told),
             samples=done,
             weight=weight,
-            metrics={"loss": loss, "unused": float(unused)},
+            metrics={"loss": loss, "unused": float(unused), "bad_step": float(bad_step)},
             is_partial=done < self._num_rows,
         )
 
@@ -103,6 +113,7 @@ class LocalSGDSolver(Solver):
             self._epoch, self._carry = place.epoch, 0
         if self._built_for != (place.epoch, place.merged):
             self._order.build(self.chunks, place)
+            self._ahead, self._num_ahead = None, 1  # and twice as many iterations each time, while no chunk moves
 
     def _share(self, budget: Budget, place: Place) -> int:
         """Samples to take in this iteration."""
@@ -115,11 +126,10 @@ class LocalSGDSolver(Solver):
         return share
 
     def _steps(self, model: Array, positions: Array, rows: Array, budget: Budget, place: Place) -> tuple[int, float]:
-        """Steps over these samples; returns how many were used, and their loss."""
+        """Take steps over these samples; return how many were used, and their loss."""
         trainer = self._trainer
         engine = self._engine = self._engine or trainer.engine()
-        blocks = {position: self.chunks[self._order.chunks[position]].peek() for position in set(positions.tolist())}
-        samples = self._gather(blocks, positions, rows)
+        samples = self._gather(len(rows))
         layout = trainer.layout(engine.layout)
         engine.load(layout.w(model), layout.buffers(model), layout.v(model), for_change=budget.on_device)
         done, loss = engine.run(
@@ -130,12 +140,26 @@ class LocalSGDSolver(Solver):
             seed=hash((trainer.seed, budget.iteration, self._order.chunks[0])) & 0x7FFFFFFF,
             is_spent=budget.is_spent,
         )
-        for position, row in zip(positions[:done].tolist(), rows[:done].tolist(), strict=True):
-            blocks[position].state[row] = budget.iteration
-        counts = np.bincount(positions[:done], minlength=len(self._order.chunks))
-        for position in np.flatnonzero(counts).tolist():
-            self.chunks[self._order.chunks[position]].count(int(counts[position]))
+        for chunk, places in self._by_chunk(positions[:done]):
+            chunk.peek().state[rows[places], 0, 0] = budget.iteration
+            chunk.count(len(places))
+        if engine.bad_step:
+            bad = slice((engine.bad_step - 1) * trainer.batch_size, engine.bad_step * trainer.batch_size)
+            named = self._by_chunk(positions[bad])
+            ids = np.concatenate([np.asarray(chunk.peek().row_ids)[rows[bad][places]] for chunk, places in named])
+            _log.warning(
+                "%s: the loss is not a finite number in step %d of iteration %d (epoch %d), of the samples %s",
+                *(self.ctx.name, engine.bad_step, budget.iteration, place.epoch),
+                ", ".join(map(str, np.sort(ids)[:MOST_NAMED].tolist())),
+            )
         return done, loss
+
+    def _by_chunk(self, positions: Array) -> Iterator[tuple[LocalChunk, Array]]:
+        """Yield each chunk of some positions, and where it is among them."""
+        order = np.argsort(positions, kind="stable")
+        ends = np.flatnonzero(np.diff(positions[order], append=-1)) + 1
+        for start, stop in itertools.pairwise((0, *ends.tolist())):
+            yield self.chunks[self._order.chunks[positions[order[start]]]], order[start:stop]
 
     def _change(self, model: Array, told: Array, budget: Budget) -> Any:
         """What the steps have changed, on the engine's device where that is wanted, and what is told."""
@@ -143,39 +167,49 @@ class LocalSGDSolver(Solver):
         assert engine is not None
         if budget.on_device:
             return engine.change(told, len(model))
-        delta, layout = _unchanged(model, told), self._trainer.layout(engine.layout)
-        engine.store(layout.w(delta), layout.buffers(delta), layout.v(delta))
-        delta[: layout.num_averaged] -= model[: layout.num_averaged]
+        delta, layout = np.empty_like(model), self._trainer.layout(engine.layout)
+        for part, of in zip(engine.parts(), (layout.w, layout.buffers, layout.v), strict=True):
+            np.subtract(part, of(model), out=of(delta))
+        delta[layout.num_averaged : -model_vector.PLACE] = 0.0
+        delta[-model_vector.PLACE :] = told
         return delta
 
-    def _gather(self, blocks: dict[int, RowBlock], positions: Array, rows: Array) -> GatheredSamples:
-        """Copies of these samples, in memory that is used again in the next iteration."""
-        count, first = len(rows), next(iter(blocks.values()))
-        dense = [(block, np.asarray(block.rows)) for block in blocks.values()]
-        num_features = dense[0][1].shape[1]
-        is_byte = dense[0][1].dtype == np.uint8
-        if len(self._rows) < count:
-            network = self._trainer.network
-            num_values, padding = int(np.prod(network.input_shape)), network.scaling_of(is_byte=is_byte).padding
-            self._columns = columns_for(num_features, network.input_shape)
-            self._rows = np.full((count, num_values), padding, dtype=np.uint8 if is_byte else np.float32)
-            self._codes = np.empty(count, dtype=np.int64)
-            self._weights = np.empty(count, dtype=np.float32)
-        sources = {position: (values, block) for position, (block, values) in zip(blocks, dense, strict=True)}
-        has_weights = first.weights is not None
-        for target, (position, row) in enumerate(zip(positions.tolist(), rows.tolist(), strict=True)):
-            values, block = sources[position]
-            self._rows[target, self._columns] = values[row]
-            self._codes[target] = block.targets[row]
-            if block.weights is not None:
-                self._weights[target] = block.weights[row]
-        weights = self._weights[:count] if has_weights else None
+    def _gather(self, count: int) -> GatheredSamples:
+        """Return the next samples, from those that were copied ahead; copy more where they are used up."""
+        used = self._order.num_used
+        if self._ahead is None or used + count > self._first_ahead + len(self._ahead.targets):
+            most = AHEAD_VALUES // (count * math.prod(self._trainer.network.input_shape))
+            # A task takes a sample more in some iterations.
+            self._ahead, self._first_ahead = self._copies(min(self._num_ahead, max(most, 1)) * (count + 1)), used
+            self._num_ahead *= 2
+        ahead, span = self._ahead, slice(used - self._first_ahead, used - self._first_ahead + count)
+        weights = None if ahead.weights is None else ahead.weights[span]
+        return GatheredSamples(rows=ahead.rows[span], targets=ahead.targets[span], weights=weights)
+
+    def _copies(self, most: int) -> GatheredSamples:
+        """Return copies of the next samples, as the network takes them."""
+        network, (positions, rows) = self._trainer.network, self._order.next(most)
+        first = next(iter(self.chunks.values())).peek()
+        dtype, num_features = np.asarray(first.rows).dtype, np.asarray(first.rows).shape[1]
+        found = np.empty((len(rows), num_features), dtype=np.uint8 if dtype == np.uint8 else np.float32)
+        targets = np.empty(len(rows), dtype=np.int64 if network.target_shape is None else np.float32)
+        weights = None if first.weights is None else np.empty(len(rows), dtype=np.float32)
+        for chunk, places in self._by_chunk(positions):
+            block, chosen = chunk.peek(), rows[places]
+            found[places], targets[places] = np.asarray(block.rows)[chosen], block.targets[chosen]
+            if weights is not None:
+                weights[places] = block.weights[chosen]  # type: ignore[index]  # all chunks have some
+        num_behind = network.target_columns(found.dtype)
+        if num_behind:
+            behind = np.ascontiguousarray(found[:, num_features - num_behind :])
+            found, targets = found[:, : num_features - num_behind], behind.view(np.float32)
         if self._class_weights is not None:
-            factors = self._class_weights[self._codes[:count]].astype(np.float32)
+            factors = self._class_weights[targets].astype(np.float32)
             weights = factors if weights is None else weights * factors
         if weights is not None:
             weights = weights / np.float32(self._trainer.mean_weight)
-        return GatheredSamples(rows=self._rows[:count], codes=self._codes[:count], weights=weights)
+        padding = network.scaling_of(is_byte=found.dtype == np.uint8).padding
+        return GatheredSamples(rows=padded(found, network.input_shape, padding), targets=targets, weights=weights)
 
 
 def _unchanged(model: Array, told: Array) -> Array:

@@ -17,8 +17,9 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 
-VERSION = 2
-"""Of this table: version 1 had no `TASKS`, and an outer momentum only where it was asked for."""
+VERSION = 3
+"""Of this table: version 1 had no `TASKS`, and an outer momentum only where it was asked for; in version 2 the state of
+Adam and of classes of torch lay in another order."""
 PLACE = 8
 MERGED, EPOCH, FIRST, SAMPLES, LOSS, LAST_LOSS, NUM_ROWS, TASKS = range(PLACE)
 

@@ -46,15 +46,17 @@ BYTES_FROM_MINUS_ONE_TO_ONE = Scaling(scale=2.0 / 255.0, shift=-1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network for classes.
+    """A network, for classes or for numbers.
 
     Attributes:
         module: What makes the `torch.nn.Module`: "module:Class", a class, or an instance, whose copy is trained from
             the weights that it has.
         settings: Arguments of the class.
         input_shape: Shape of one sample as the module takes it, e.g. (3, 32, 32).
-        num_classes: Outputs that it has to have, one logit per class.
+        num_classes: Outputs that it has to have: one logit per class, or one per target.
         scaling: Of the values of a sample. None: bytes go from -1 to 1, and all others are taken as they are.
+        target_shape: Shape of the target of a sample, which is float32: () for one number, (k,) for k of them, whose
+            bytes then lie behind the values of the sample. None: it is a class code.
     """
 
     module: Any
@@ -62,6 +64,11 @@ class Network:
     input_shape: tuple[int, ...]
     num_classes: int
     scaling: Scaling | None = None
+    target_shape: tuple[int, ...] | None = None
+
+    def target_columns(self, dtype: Any) -> int:
+        """Return how many values of this dtype the targets take that lie behind those of a sample."""
+        return math.prod(self.target_shape) * 4 // np.dtype(dtype).itemsize if self.target_shape else 0
 
     def scaling_of(self, *, is_byte: bool) -> Scaling:
         """That of values that are bytes, or numbers."""
@@ -119,12 +126,12 @@ class GatheredSamples:
     Attributes:
         rows: ndarray of shape (n, values), uint8 or float32, as they are in the data; they are scaled when used
             (`Network.scaling_of`); padded where the network takes more values than there are.
-        codes: Class codes, ndarray of shape (n,), int64.
+        targets: Class codes, ndarray of shape (n,), int64; or numbers, of shape (n, *target_shape), float32.
         weights: Factors of the losses, ndarray of shape (n,), float32; None for 1.
     """
 
     rows: Array
-    codes: Array
+    targets: Array
     weights: Array | None
 
 
@@ -156,6 +163,16 @@ def columns_for(num_features: int, input_shape: tuple[int, ...]) -> Any:
     top, left = (height - side) // 2, (width - side) // 2
     rows, columns = np.divmod(np.arange(num_features), side)
     return (top + rows) * width + left + columns
+
+
+def padded(rows: Array, input_shape: tuple[int, ...], padding: float) -> Array:
+    """Return rows with as many values as a network takes, writable, shape (n, values); see `columns_for`."""
+    num_values = math.prod(input_shape)
+    if rows.shape[1] == num_values:
+        return np.require(rows, requirements=("C", "W"))
+    values = np.full((len(rows), num_values), padding, dtype=rows.dtype)
+    values[:, columns_for(rows.shape[1], input_shape)] = rows
+    return values
 
 
 def square_for(num_features: int) -> int:

@@ -98,27 +98,8 @@ def require_weight(name: str, total: float) -> None:
         raise UsageError(f"{name} needs samples of a weight above 0, but all weights are 0; check sample_weight")
 
 
-class RegressionMixin(PredictionMixin, SaveMixin):
-    """Predictions of a linear regressor, their R^2, and model files."""
-
-    _file_arrays: ClassVar[tuple[str, ...]] = ("coef_", "feature_names_in_")
-    _file_required = ("coef_",)
-    _file_values: ClassVar[tuple[str, ...]] = (
-        "intercept_",
-        "objective_",
-        "dual_objective_",
-        "n_features_in_",
-        "n_iter_",
-        "duality_gap_",
-    )
-
-    _takes_targets: ClassVar[bool] = False
-    """Whether `y` may have several columns."""
-
-    coef_: Array
-    intercept_: Any
-    n_features_in_: int
-    n_iter_: int
+class TargetPredictionMixin(PredictionMixin):
+    """Predictions of a regressor, and their R^2."""
 
     def predict(self, X: Any) -> Array:
         """Targets of samples.
@@ -137,13 +118,7 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     def _foretold(self, rows: Any) -> Array:
         """Return the targets of rows."""
-        coef, intercept = weights_of(self)
-        found = products(rows, np.atleast_2d(coef))
-        return self._targets_of((found if coef.ndim == 2 else found[:, 0]) + intercept)
-
-    def _targets_of(self, scores: Array) -> Array:
-        """Targets that are foretold where <w, x> + b is `scores`, shape (n,)."""
-        return scores
+        raise NotImplementedError
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """How much better predictions are than the mean of `y`: R^2, of counts the share of the deviance (D^2).
@@ -173,6 +148,39 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     def _score_of(self, y: Any, predicted: Array, sample_weight: Any) -> float:
         return float(r2_score(y, predicted, sample_weight=sample_weight))
+
+
+class RegressionMixin(TargetPredictionMixin, SaveMixin):
+    """Predictions of a linear regressor, and model files."""
+
+    _file_arrays: ClassVar[tuple[str, ...]] = ("coef_", "feature_names_in_")
+    _file_required = ("coef_",)
+    _file_values: ClassVar[tuple[str, ...]] = (
+        "intercept_",
+        "objective_",
+        "dual_objective_",
+        "n_features_in_",
+        "n_iter_",
+        "duality_gap_",
+    )
+
+    _takes_targets: ClassVar[bool] = False
+    """Whether `y` may have several columns."""
+
+    coef_: Array
+    intercept_: Any
+    n_features_in_: int
+    n_iter_: int
+
+    def _foretold(self, rows: Any) -> Array:
+        """Return the targets of rows."""
+        coef, intercept = weights_of(self)
+        found = products(rows, np.atleast_2d(coef))
+        return self._targets_of((found if coef.ndim == 2 else found[:, 0]) + intercept)
+
+    def _targets_of(self, scores: Array) -> Array:
+        """Targets that are foretold where <w, x> + b is `scores`, shape (n,)."""
+        return scores
 
     def _validated(self, X: Any) -> Any:
         return validated_features(self, X)

@@ -144,7 +144,7 @@ def _targets(estimator: Any, y: Any) -> tuple[Array, list[Any] | None, bool]:
     if not is_classifier(estimator):
         return y, None, False
     labels, codes = np.unique(y.ravel(), return_inverse=True)
-    return codes.astype(np.int32), labels.tolist(), labels.dtype == object
+    return codes.astype(np.int32).reshape(y.shape), labels.tolist(), labels.dtype == object
 
 
 class Staged:

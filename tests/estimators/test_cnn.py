@@ -365,7 +365,16 @@ class Probable(nn.Module):
 
 @pytest.mark.parametrize(
     ("num_samples", "num_tasks", "expected"),
-    [(13_470, 1, 16), (13_470, 4, 4), (600_000, 16, 16), (60_000, 4, 16), (32_000, 4, 10), (100, 8, 4)],
+    [
+        (13_470, 1, 16),
+        (60_000, 1, 75),
+        (10**7, 1, 128),
+        (13_470, 4, 4),
+        (600_000, 16, 16),
+        (60_000, 4, 16),
+        (32_000, 4, 10),
+        (100, 8, 4),
+    ],
 )
 def test_local_steps_leave_a_hundred_averages(num_samples, num_tasks, expected):
     """16 where there is data enough, and one task has nothing to average."""

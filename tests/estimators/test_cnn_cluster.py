@@ -1,7 +1,10 @@
 """ChicleCNNClassifier on a local cluster of real agents."""
 
 import json
+import os
+import signal
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,11 +12,15 @@ import torch
 
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import DivergedError, UsageError
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.engines.predict import filled_module, logits
+from tests.cluster.local.test_local_cluster import Watcher, nothing, tasks_are
 from tests.cluster.local.test_user_code import CELLS
 from tests.cluster.notebooks import notebook
 from tests.estimators.cnn_data import bars, digits, paper, tiny
 from tests.estimators.test_augment import CELLS as AUGMENT_CELLS
 from tests.solvers import nets
+from tests.timeouts import timeout_s
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +141,53 @@ def test_a_function_of_a_notebook_augments_the_images_of_the_agents(cluster):
 
     with pytest.raises(UsageError, match=r"node n\d: augment=.*late returned shape \(1, 1, 16, 16\)"):
         paper(augment=late, runtime=cluster).fit(X, y)
+
+
+def groups_of(module):
+    """Make Adam with two groups of parameters."""
+    groups = [{"params": module.conv.parameters(), "lr": 0.004}, {"params": [*module.out.parameters()], "lr": 0.002}]
+    return torch.optim.Adam([*groups, {"params": module.norm.parameters(), "lr": 0.004}])
+
+
+def test_optimizer_scheduler_and_batch_norm_outlive_a_leave_a_join_and_a_kill(cluster):
+    """Each sample once an epoch, but for those of a killed task; rate, state and statistics go on, and it learns."""
+    cluster.scale(2)
+    trainer = nets.trainer(
+        nets.network(has_norm=True),
+        optimizer=groups_of,
+        schedule=torch.optim.lr_scheduler.ExponentialLR,
+        schedule_settings={"gamma": 0.999},
+        schedule_steps=2000,
+        max_epochs=2000,
+        learning_rate=0.004,
+    )
+
+    def kill():
+        os.kill(cluster.members()[max(cluster.members())].pid, signal.SIGKILL)
+
+    steps = [(tasks_are(2), partial(cluster.scale, 1)), (tasks_are(1), partial(cluster.scale, 2))]
+    watcher = Watcher(*steps, (tasks_are(2), kill), (tasks_are(1), nothing), (tasks_are(2), nothing))
+    watcher.end_s += timeout_s(200)  # nodes that join import torch
+    outcome = cluster.run(Job(trainer=trainer, source=nets.source(960), max_iterations=10**6, on_iteration=watcher))
+    records = list(outcome.history)
+    samples = np.cumsum([record.samples for record in records])
+    ends = [index for index, record in enumerate(records) if "epoch" in record.figures]
+    used = np.diff([0, *samples[ends]])
+    assert min(used) == 960, "none is left out"
+    assert sum(used > 960) <= 1, "the epoch of the kill, whose samples are used again"
+    epochs = np.searchsorted(ends, range(len(records)))
+    rates = np.array([record.figures["learning_rate"] / record.num_tasks**0.5 for record in records])
+    falls = rates / (0.004 * 0.999**epochs)
+    is_replayed = np.append(used, 960)[epochs] > 960
+    np.testing.assert_allclose(falls[~is_replayed], 1.0, rtol=1e-6)
+    assert ((falls < 1.0001) & (falls > 0.9989)).all(), "samples that are used again count again, so it may be ahead"
+    layout = trainer.layout(trainer.engine().layout)
+    state, buffers = layout.v(outcome.model), layout.buffers(outcome.model)
+    assert state[0] == 1.0, "the optimizer has begun"
+    assert np.isfinite(outcome.model[layout.num_weights :][: len(state)]).all()
+    steps_per_task = sum(record.samples / record.num_tasks / 8 for record in records)
+    assert buffers[-1] == pytest.approx(steps_per_task, rel=0.1), "batches that batch norm has counted"
+    X, y = nets.images(960)
+    module = filled_module(trainer.network, layout.w(outcome.model), buffers)
+    scaling = trainer.network.scaling_of(is_byte=True)
+    assert (logits(module, X.reshape(960, -1), (1, 8, 8), scaling=scaling).argmax(axis=1) == y).mean() > 0.95

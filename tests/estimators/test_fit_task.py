@@ -24,11 +24,13 @@ def test_values_are_read_as_the_parameter_has_them() -> None:
     """Numbers, words, flags, shapes, None, and arguments of the module."""
     options = ["--estimator", "cnn", "--learning_rate", "auto", "--outer_momentum", "0.5", "--image_shape", "1,28,28"]
     options += ["--standardize", "true", "--early_stopping", "--max_epochs", "3", "--chunk_size", "none"]
+    options += ["--compile", "true"]
     params = parse([*PLACES, *options, "--module", "net:Net", "--module__width", "32", "--module__kind", "wide"])
     assert params["learning_rate"] == "auto"
     assert params["outer_momentum"] == 0.5
     assert params["image_shape"] == (1, 28, 28)
     assert params["standardize"] is True
+    assert params["compile"] is True
     assert params["early_stopping"] is True
     assert params["max_epochs"] == 3
     assert params["chunk_size"] is None

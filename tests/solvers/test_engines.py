@@ -14,7 +14,7 @@ from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 from chicle_elastic.solvers.engines.predict import filled_module, logits
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.network import AS_THEY_ARE, GatheredSamples, Network, Scaling, square_for
-from chicle_elastic.solvers.optimizers import Optimizer
+from chicle_elastic.solvers.optimizers import CustomOptimizer
 from tests.solvers import nets
 
 CPU = torch.device("cpu")
@@ -84,15 +84,12 @@ def take(engine, given, batch_size=8, lr=0.1, is_spent=lambda: False):
 def samples(count=8):
     """Some images."""
     X, y = nets.images(count)
-    return GatheredSamples(rows=X.reshape(count, -1), codes=y, weights=None)
+    return GatheredSamples(rows=X.reshape(count, -1), targets=y, weights=None)
 
 
 def state(engine):
-    """Weights, buffers and momentum."""
-    layout = engine.layout
-    parts = [np.empty(size, np.float32) for size in (layout.num_weights, layout.num_buffers, layout.num_weights)]
-    engine.store(*parts)
-    return parts
+    """Weights, buffers and momentum, copied."""
+    return [part.copy() for part in engine.parts()]
 
 
 def test_parameters_and_gradients_are_views_of_one_vector():
@@ -136,10 +133,10 @@ def test_steps_on_several_devices_are_those_of_one(devices: str, has_norm: bool)
     weights = np.linspace(0.5, 2.0, 81).astype(np.float32)
     found, losses = [], []
     for device in ("cpu", devices):
-        optimizer = Optimizer(name="adam")
+        optimizer = CustomOptimizer(make=torch.optim.Adam, rate=0.01)
         engine = EagerEngine(nets.network(has_norm=has_norm), seed=0, device=device, optimizer=optimizer)
         for _ in range(3):
-            samples = GatheredSamples(rows=X.reshape(81, -1), codes=y, weights=weights)
+            samples = GatheredSamples(rows=X.reshape(81, -1), targets=y, weights=weights)
             done, loss = engine.run(samples, batch_size=10, lr=0.01, momentum=0.9, seed=1, is_spent=lambda: False)
             assert done == 81
         found.append(engine.initial()[0])
@@ -206,7 +203,7 @@ def test_values_are_scaled_on_their_way_into_the_network(kernels, dtype):
     states = []
     for net, given in ((replace(network, scaling=scaling), rows), (replace(network, scaling=AS_THEY_ARE), before)):
         engine = EagerEngine(net, seed=0, kernels=kernels)
-        scaled = GatheredSamples(rows=given, codes=codes, weights=None)
+        scaled = GatheredSamples(rows=given, targets=codes, weights=None)
         take(engine, scaled, lr=0.01)
         states.append(state(engine))
     np.testing.assert_allclose(states[0][0], states[1][0], atol=1e-6)
@@ -332,7 +329,7 @@ def test_a_change_is_what_is_copied_out_less_what_was_loaded(kernels):
     before = [rng.random(size, dtype=np.float32) / 10 + np.float32(0.2) for size in sizes]
     engine.load(*before, for_change=True)
     rows = rng.random((16, int(np.prod(network.input_shape))), dtype=np.float32)
-    given = GatheredSamples(rows=rows, codes=rng.integers(0, 3, 16), weights=None)
+    given = GatheredSamples(rows=rows, targets=rng.integers(0, 3, 16), weights=None)
     take(engine, given, lr=0.01)
     expected = np.concatenate([new - old for new, old in zip(state(engine), before, strict=True)])
     change = engine.change(np.float32([5, 6]), len(expected) + 3).numpy()

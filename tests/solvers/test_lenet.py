@@ -35,17 +35,15 @@ def samples(shape, count, *, dtype=np.uint8, num_classes=10, weights=None):
     rows = RNG.integers(0, 256, (count, int(np.prod(shape))), dtype=np.uint8)
     rows[::2, : rows.shape[1] // 2] = 0
     rows = rows if dtype == np.uint8 else (rows / 255).astype(dtype)
-    return GatheredSamples(rows=rows, codes=RNG.integers(0, num_classes, count), weights=weights)
+    return GatheredSamples(rows=rows, targets=RNG.integers(0, num_classes, count), weights=weights)
 
 
 def after(kernels, shape, given, *, batch_size, num_classes=10):
     """Loss and weights after a run."""
     engine = EagerEngine(nets.paper(shape, num_classes), seed=0, kernels=kernels)
     done, loss = engine.run(given, batch_size=batch_size, lr=0.01, momentum=0.9, seed=0, is_spent=lambda: False)
-    assert done == len(given.codes)
-    w = np.empty(engine.layout.num_weights, np.float32)
-    v = np.empty_like(w)
-    engine.store(w, np.empty(0, np.float32), v)
+    assert done == len(given.targets)
+    w, _, v = engine.parts()
     return loss, w, v
 
 

@@ -130,7 +130,8 @@ def test_the_outer_momentum_follows_the_number_of_tasks():
     np.testing.assert_allclose(momenta, [0.57, 0.73, 0.84, 0.9, 0.9], atol=0.006)
     assert {auto.outer_step(count).rate for count in (2, 16)} == {0.7}
     fixed = nets.trainer(outer_momentum=0.5, outer_learning_rate=0.6)
-    assert fixed.outer_step(1) == fixed.outer_step(16) == OuterStep(rate=0.6, momentum=0.5)
+    assert fixed.outer_step(1) == fixed.outer_step(16, 0.0) == OuterStep(rate=0.6, momentum=0.5)
+    assert auto.outer_step(16, 0.0) == OuterStep()
 
 
 @pytest.mark.parametrize(("local_steps", "momentum", "has_one"), [(10, 0.9, True), (9, 0.9, False), (1, 0.0, False)])
@@ -159,15 +160,20 @@ def test_one_task_is_plain_sgd_with_momentum_whatever_the_outer_momentum_says():
     assert (place_of(auto).tasks, place_of(plain).tasks) == (1, 1)
 
 
-def test_an_average_moves_the_model_by_nesterovs_rule():
-    """u <- beta u + d, then w changes by rate (d + beta u), for the average d of two tasks; v is as ever."""
+@pytest.mark.parametrize("decay", [0.0, 1.0])
+def test_an_average_moves_the_model_by_nesterovs_rule(decay):
+    """u <- beta u + d, then w changes by rate (d + beta u), for the average d of two tasks; v is as ever. Where the
+    learning rate falls, beta falls to 0 and the rate of the averages rises to 1."""
     bench, plain = (
-        Bench(nets.trainer(**MEMORY, **settings), nets.source(), (10, 10)) for settings in ({}, {"outer_momentum": 0.0})
+        Bench(nets.trainer(**MEMORY, **settings, decay=decay), nets.source(), (10, 10))
+        for settings in ({}, {"outer_momentum": 0.0})
     )
-    layout = bench.trainer.layout(bench.trainer.engine().layout)
-    step, u = bench.trainer.outer_step(2), 0.0
+    layout, u = bench.trainer.layout(bench.trainer.engine().layout), 0.0
     for iteration in range(1, 4):
         before = bench.model
+        left = 1.0 - decay * (iteration - 1) * 2 * 4 * 8 / (3 * 480)
+        whole = bench.trainer.outer_step(2)
+        step = OuterStep(rate=1.0 - left * (1.0 - whole.rate), momentum=left * whole.momentum)
         plain.model = np.concatenate([before[: layout.num_averaged], before[-PLACE:]])
         updates = bench.solve(iteration)
         plain.merge(

@@ -11,9 +11,11 @@ import pytest
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.engines.loss import Loss
+from chicle_elastic.solvers.engines.torch_optimizer import is_elementwise
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.optimizers import CustomOptimizer, Optimizer
-from estimators import ChicleCNNClassifier
+from chicle_elastic.solvers.local_sgd import optimizer_of
+from chicle_elastic.solvers.optimizers import CustomOptimizer
+from estimators import ChicleCNNClassifier, cnn_defaults
 from tests.estimators.cnn_data import bars, digits, paper, tiny
 from tests.solvers import nets
 
@@ -22,26 +24,27 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_steps_are_those_of_torch(name: Any, weight_decay: float) -> None:
+def test_steps_of_a_name_are_those_of_torch(name: str, weight_decay: float) -> None:
     """Ten of them, with a rate that changes."""
-    generator = torch.Generator().manual_seed(0)
-    w = torch.randn(50, generator=generator)
-    gradients = torch.randn(10, 50, generator=generator)
-    optimizer = Optimizer(name=name, weight_decay=weight_decay)
-    theirs = torch.nn.Parameter(w.clone())
+    torch.manual_seed(0)
+    theirs = nets.Tiny()
+    make, given = cnn_defaults.optimizer_of(tiny(optimizer=name, weight_decay=weight_decay))
+    trainer = nets.trainer(optimizer=make, optimizer_settings=given, weight_decay=weight_decay)
+    flat = FlatModule(copy.deepcopy(theirs), torch.device("cpu"), optimizer_of(trainer))
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     settings = {"momentum": 0.9} if name == "sgd" else {"betas": (0.9, 0.999)}
-    reference = kinds[name]([theirs], lr=0.01, weight_decay=weight_decay, **settings)
-    state = torch.zeros(optimizer.num_state(len(w)))
-    for number, gradient in enumerate(gradients):
+    reference = kinds[name](theirs.parameters(), lr=0.01, weight_decay=weight_decay, **settings)
+    for number in range(10):
         lr = 0.01 / (1 + number)
         reference.param_groups[0]["lr"] = lr
-        theirs.grad = gradient.clone()
+        flat.g.copy_(torch.randn_like(flat.g))
+        for parameter, gradient in zip(theirs.parameters(), flat.module.parameters(), strict=True):
+            parameter.grad = gradient.grad.clone()
         reference.step()
-        g = gradient.clone()
-        optimizer.step(w, g, state, lr, 0.9)
-        assert not g.any()
-    torch.testing.assert_close(w, theirs.detach(), rtol=1e-5, atol=1e-6)
+        with torch.no_grad():
+            flat.step(lr, 0.9)
+        assert not flat.g.any()
+    torch.testing.assert_close(flat.w, torch.nn.utils.parameters_to_vector(theirs.parameters()), rtol=1e-5, atol=1e-6)
 
 
 def test_a_class_of_torch_is_as_good_as_its_name(tmp_path: Any) -> None:
@@ -89,6 +92,48 @@ def test_any_optimizer_of_torch_takes_its_own_steps_with_a_state_that_moves(name
             flat.write_state(flat.read_state().clone())
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", CLASSES.split())
+def test_a_class_takes_the_steps_that_it_takes_over_parameters(name: str) -> None:
+    """Also where it gets all of them as one vector, as most do; frozen parameters stay as they are."""
+    kind = getattr(torch.optim, name)
+    assert is_elementwise(CustomOptimizer(make=kind, rate=0.02)) == (name != "Adafactor")
+    for is_frozen in (False, True):
+        torch.manual_seed(0)
+        ours = nets.Tiny()
+        ours.conv.bias.requires_grad_(not is_frozen)
+        theirs = copy.deepcopy(ours)
+        flat = FlatModule(ours, torch.device("cpu"), CustomOptimizer(make=kind, rate=0.02))
+        reference = kind([each for each in theirs.parameters() if each.requires_grad], lr=0.02)
+        for _ in range(4):
+            batch = torch.randn(5, 1, 8, 8)
+            for module in (ours, theirs):
+                module(batch).square().mean().backward()
+            reference.step()
+            reference.zero_grad()
+            with torch.no_grad():
+                flat.step(0.02, 0.9)
+                flat.write_state(flat.read_state().clone())
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
+class Normed(torch.optim.SGD):
+    """Takes steps of one length in each parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Take it."""
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad.div_(parameter.grad.norm())
+        return super().step(closure)
+
+
+def test_a_class_that_looks_at_a_whole_parameter_gets_each() -> None:
+    """Found by trying, at any learning rate."""
+    assert not is_elementwise(CustomOptimizer(make=Normed, rate=1e-12))
+    assert not is_elementwise(CustomOptimizer(make=torch.optim.LBFGS, rate=0.1))
+    assert is_elementwise(CustomOptimizer(make=Weights, settings={"momentum": 0.9}, rate=1e-12))
 
 
 def test_sums_of_squares_that_an_average_has_rounded_below_zero_give_no_nan() -> None:
@@ -214,7 +259,7 @@ def test_a_loss_has_weights() -> None:
 def test_fused_kernels_are_for_the_usual_step() -> None:
     """Other optimizers, losses and clipping are refused with them."""
     for params in ({"optimizer": "adam"}, {"max_grad_norm": 1.0}, {"loss": torch.nn.CrossEntropyLoss()}):
-        with pytest.raises(UsageError, match="by another optimizer, loss or with clipping"):
+        with pytest.raises(UsageError, match="with other steps, loss or precision"):
             paper(kernels="fused", **params).fit(*digits(50))
 
 

@@ -8,7 +8,7 @@ network has kernels of its own, which are faster (`engines.fused`).
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -54,6 +54,12 @@ class EagerEngine:
         num_threads: Most intra-op threads of a step on a CPU.
         loss: See `Loss`; None for the cross-entropy.
         max_grad_norm: Gradients with a larger norm are scaled down to it.
+        precision: "float32", or "bf16": products of a step are computed in bfloat16 (`torch.autocast`), and weights,
+            outputs, loss and optimizer stay float32.
+        compile: Whether the module is compiled by `torch.compile`, or the name of the backend that does so.
+
+    Attributes:
+        bad_step: Step of the last run, from 1, in which the loss was not finite for the first time; 0 for none.
 
     Raises:
         UsageError: The network cannot be made or used, or the device is not there.
@@ -71,9 +77,11 @@ class EagerEngine:
         num_threads: int = 1,
         loss: Callable[..., Any] | None = None,
         max_grad_norm: float = math.inf,
+        precision: Literal["float32", "bf16"] = "float32",
+        compile: bool | str = False,
     ) -> None:
         devices = devices_of(device)
-        self._device = devices[0]
+        self._device, self._has_bf16 = devices[0], precision == "bf16"
         self._augmentation = None if augment is None else Augmentation(augment, self._device)
         self._network = network
         with threads_on(self._device):
@@ -83,17 +91,19 @@ class EagerEngine:
             self._flops = flops_of(module, network.input_shape) if num_threads > 1 else 0
         self._num_threads, self._has_onednn = num_threads, kernels != "native"
         self._loss, self._max_grad_norm = Loss(loss, self._device), max_grad_norm
-        is_plain = (optimizer is None or optimizer.is_plain) and loss is None and max_grad_norm == math.inf
+        is_plain = optimizer in (None, Optimizer()) and loss is None and max_grad_norm == math.inf
+        is_plain = is_plain and network.target_shape is None and not self._has_bf16 and not compile
         can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain and len(devices) == 1
         if kernels == "fused" and not can_fuse:
             raise UsageError(
-                f"kernels='fused' is for the default network on a CPU by SGD without weight decay, and this is "
-                f"{network.name} on {device}{'' if is_plain else ' by another optimizer, loss or with clipping'}; say "
+                "kernels='fused' is for the default network on a CPU by SGD without weight decay, and this is "
+                f"{network.name} on {device}{'' if is_plain else ' with other steps, loss or precision'}; say "
                 "kernels='auto'"
             )
         self._is_fused = can_fuse and kernels in ("auto", "fused")
         self._fused: FusedSteps | None = None
-        self._has_checked = False
+        self.bad_step = 0
+        self._compile = compile
         self._loaded: torch.Tensor | None = None
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
         self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
@@ -101,7 +111,7 @@ class EagerEngine:
         if len(devices) > 1:
             flats = [self._flat, *(FlatModule(build_module(network, seed), other) for other in devices[1:])]
             losses = [self._loss, *(Loss(loss, other) for other in devices[1:])]
-            self._replicas = Replicas(flats, losses, least=2 if self._joins_last else 1)
+            self._replicas = Replicas(flats, losses, self._outputs, least=2 if self._joins_last else 1)
 
     @property
     def rate(self) -> float | None:
@@ -136,14 +146,12 @@ class EagerEngine:
             # Not read from the replica, which rounds its counters.
             self._loaded = torch.cat([w_, buffers_, v_]) if for_change else None
 
-    def store(self, w: Array, buffers: Array, v: Array) -> None:
-        """Copy the replica out."""
+    def parts(self) -> tuple[Array, Array, Array]:
+        """Return weights, buffers and state of the replica, float32, which may lie where the next step writes."""
         flat = self._flat
         with threads_on(self._device):
-            torch.from_numpy(w).copy_(flat.w)
-            torch.from_numpy(v).copy_(flat.read_state())
-            if len(buffers):
-                torch.from_numpy(buffers).copy_(flat.read_buffers())
+            w, buffers, v = (part.cpu().numpy() for part in (flat.w, flat.read_buffers(), flat.read_state()))
+        return w, buffers, v
 
     def change(self, end: Array, size: int) -> torch.Tensor:
         """What has become of the replica since `load(..., for_change=True)`, left where the replica lives.
@@ -188,13 +196,14 @@ class EagerEngine:
             Samples used, and the sum of their losses.
         """
         augmentation = self._augmentation
+        losses: Any
         if augmentation is not None:
             augmentation.seed(seed)
         if self._is_fused:
             fused = self._fused_steps()
             # A function that draws from torch's own generator is seeded as well.
             with contextlib.nullcontext() if augmentation is None else _for_augmentation(self._device, seed):
-                return fused.run(
+                done, losses = fused.run(
                     samples,
                     batch_size=batch_size,
                     lr=lr,
@@ -202,9 +211,13 @@ class EagerEngine:
                     is_spent=is_spent,
                     augmentation=augmentation,
                 )
-        num_threads = threads_for(self._flops * batch_size, self._num_threads)
-        with threads_on(self._device, num_threads), self._onednn(), _seeded(seed):
-            return self._run(samples, batch_size, lr, momentum, is_spent, augmentation)
+        else:
+            num_threads = threads_for(self._flops * batch_size, self._num_threads)
+            with threads_on(self._device, num_threads), self._onednn(), _seeded(seed):
+                done, losses = self._run(samples, batch_size, lr, momentum, is_spent, augmentation)
+        is_bad = ~np.isfinite(losses)
+        self.bad_step = int(np.argmax(is_bad)) + 1 if is_bad.any() else 0
+        return done, float(np.sum(losses))
 
     def try_augmentation(self, samples: GatheredSamples) -> None:
         """Augment these images, and forget them.
@@ -235,10 +248,12 @@ class EagerEngine:
         momentum: float,
         is_spent: Callable[[], bool],
         augmentation: Augmentation | None,
-    ) -> tuple[int, float]:
+    ) -> tuple[int, Array]:
         flat, shape, device = self._flat, (-1, *self._network.input_shape), self._device
         module = flat.module.train()
-        rows, codes = torch.from_numpy(samples.rows).to(device), torch.from_numpy(samples.codes).to(device)
+        if self._compile:
+            self._compile_module()
+        rows, targets = torch.from_numpy(samples.rows).to(device), torch.from_numpy(samples.targets).to(device)
         weights = None if samples.weights is None else torch.from_numpy(samples.weights).to(device)
         scaling = self._network.scaling_of(is_byte=rows.dtype == torch.uint8)
         is_scaled = scaling == AS_THEY_ARE and rows.dtype == torch.float32
@@ -246,7 +261,7 @@ class EagerEngine:
         if not is_scaled and rows.numel() <= AT_ONCE_VALUES:
             rows, is_scaled = scaled(rows, scaling), True
         losses: list[torch.Tensor] = []
-        done, count = 0, len(codes)
+        done, count = 0, len(targets)
         while done < count and not is_spent():
             stop = min(done + batch_size, count)
             if self._joins_last and count - stop == 1:
@@ -255,13 +270,13 @@ class EagerEngine:
             images = batch.view(shape)
             if augmentation is not None:
                 images = augmentation(images)
-            labels, factors = codes[done:stop], None if weights is None else weights[done:stop]
+            labels, factors = targets[done:stop], None if weights is None else weights[done:stop]
             if self._replicas is not None:
                 loss = self._replicas.backward(images, labels, factors)
             else:
-                loss = self._loss(module(images), labels, factors)
+                loss = self._loss(self._outputs(module, images), labels, factors)
                 loss.backward()
-            if not self._has_checked:
+            if done == 0:
                 self._check_gradients()
             with torch.no_grad():
                 if self._max_grad_norm < math.inf:  # as torch.nn.utils.clip_grad_norm_ does
@@ -269,17 +284,42 @@ class EagerEngine:
                 flat.step(lr, momentum)
                 losses.append(loss.detach() * (stop - done))
             done = stop
-        return done, float(torch.stack(losses).sum()) if losses else 0.0
+        return done, torch.stack(losses).cpu().numpy() if losses else np.empty(0, np.float32)
+
+    def _outputs(self, module: nn.Module, images: torch.Tensor) -> Any:
+        """Return what a module gives, its products computed in bfloat16 where that is wanted."""
+        if not self._has_bf16:
+            return module(images)
+        with torch.autocast(images.device.type, torch.bfloat16):
+            outputs = module(images)
+        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
+
+    def _compile_module(self) -> None:
+        """Have torch compile the module when it is called for the first time in a step."""
+        settings: dict[str, Any] = {} if self._compile is True else {"backend": self._compile}
+        try:
+            for flat in [self._flat] if self._replicas is None else self._replicas.flats:
+                flat.module.compile(**settings)
+        except Exception as error:
+            raise UsageError(
+                f"compile={self._compile!r} cannot be used: {error}; give True, or a backend of torch.compile"
+            ) from error
+        self._compile = False
 
     def _check_gradients(self) -> None:
-        """After the first step: whether the gradients are where they are looked for."""
+        """After the first step of a run: whether parameters and gradients are where they are looked for."""
         lost = list(self._flat.lost_views())
+        new = [name for name in lost if name not in self._flat.names]
+        if new:
+            raise UsageError(
+                f"{self._network.name} has the parameters {', '.join(new)} since it was used; tasks average those that "
+                "it had before, so register all parameters in the constructor"
+            )
         if lost:
             raise UsageError(
                 f"the gradients of {', '.join(lost)} of {self._network.name} were dropped or replaced while it was "
                 "used; leave .grad and zero_grad() to the engine"
             )
-        self._has_checked = True
 
     @contextlib.contextmanager
     def _onednn(self) -> Iterator[None]:

@@ -103,9 +103,10 @@ class FusedSteps:
         momentum: float,
         is_spent: Callable[[], bool],
         augmentation: "Augmentation | None" = None,
-    ) -> tuple[int, float]:
-        """Steps over all samples in batches; see `EagerEngine.run`."""
-        count, done, loss = len(samples.codes), 0, 0.0
+    ) -> tuple[int, list[float]]:
+        """Steps over all samples in batches; see `EagerEngine.run`. Returns samples used and the loss of each step."""
+        count, done = len(samples.targets), 0
+        losses: list[float] = []
         weights = np.ones(count, dtype=np.float32) if samples.weights is None else samples.weights
         while done < count and not is_spent():
             stop = min(done + batch_size, count)
@@ -113,15 +114,17 @@ class FusedSteps:
             rows, scaling = samples.rows[done:stop], self._scaling_of(samples)
             if augmentation is not None:
                 rows, scaling = self._augmented(rows, scaling, augmentation), AS_THEY_ARE
+            loss = 0.0
             self._turned[:] = self._layers.conv2[:, :, ::-1, ::-1].swapaxes(0, 1)
             for start in range(0, stop - done, LANES):
                 used = min(LANES, stop - done - start)
-                codes = samples.codes[done + start : done + start + used]
+                codes = samples.targets[done + start : done + start + used]
                 total = self._gradient(rows, scaling, start, codes, factors[start:])
                 loss += total * (stop - done)
             lenet.step(self._w, self._v, self._g, np.float32(lr), np.float32(momentum))
+            losses.append(loss)
             done = stop
-        return done, float(loss)
+        return done, losses
 
     def _scaling_of(self, samples: GatheredSamples) -> Scaling:
         return self._network.scaling_of(is_byte=samples.rows.dtype == np.uint8)

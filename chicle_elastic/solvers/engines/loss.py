@@ -1,4 +1,4 @@
-"""The loss of a batch: the cross-entropy, or a function that the user has written, with weights of samples."""
+"""The loss of a batch: that of the kind of targets, or a function that the user has written, with sample weights."""
 
 import copy
 from collections.abc import Callable
@@ -16,9 +16,9 @@ class Loss:
     """Computes the mean loss of a batch.
 
     Args:
-        function: Takes outputs of the module and class codes, returns the mean of the losses, as those of torch.nn and
-            torch.nn.functional do; with `reduction="none"` the loss of each sample. None for the cross-entropy. Of a
-            module a copy is used.
+        function: Takes outputs of the module and targets, returns the mean of the losses, as those of torch.nn and
+            torch.nn.functional do; with `reduction="none"` the loss of each sample, or of each of its outputs. None for
+            the cross-entropy. Of a module a copy is used.
         device: Where outputs are.
     """
 
@@ -28,20 +28,27 @@ class Loss:
         if isinstance(function, nn.Module):
             self._mean = copy.deepcopy(function).to(device)
 
-    def __call__(self, outputs: Any, codes: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, outputs: Any, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Return the mean over the samples of weight times loss.
+
+        Args:
+            outputs: Of the module; those of one number per sample get the shape of the targets.
+            targets: Class codes of shape (n,), int64, or numbers of shape (n, ...), float32.
+            weights: Of the samples, shape (n,), float32; None for 1.
 
         Raises:
             UsageError: The module gives no such outputs, or the function raised, or does not give such a loss.
         """
-        if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != codes.shape:
+        if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != targets.shape[:1]:
             found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__qualname__
             raise UsageError(
-                f"the module gives {found} in training, for a batch of {len(codes)} samples; it has to return one "
+                f"the module gives {found} in training, for a batch of {len(targets)} samples; it has to return one "
                 "tensor of outputs, with a row per sample, as in evaluation"
             )
-        shape: tuple[int, ...] = () if weights is None else (len(codes),)
-        loss = self._called(self._mean, outputs, codes) if weights is None else self._each(outputs, codes)
+        if targets.is_floating_point() and outputs.numel() == len(targets):
+            outputs = outputs.reshape(targets.shape)  # a loss of (n, 1) and (n,) would be that of n x n pairs
+        shape: tuple[int, ...] = () if weights is None else (len(targets),)
+        loss = self._called(self._mean, outputs, targets) if weights is None else self._each(outputs, targets)
         if not isinstance(loss, torch.Tensor) or tuple(loss.shape) != shape:
             found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__qualname__
             raise UsageError(
@@ -50,23 +57,26 @@ class Loss:
             )
         if not loss.requires_grad:
             raise UsageError(f"loss={self._name} has no gradient; compute it from the outputs by functions of torch")
-        found_loss: torch.Tensor = loss if weights is None else torch.dot(loss, weights) / len(codes)
+        found_loss: torch.Tensor = loss if weights is None else torch.dot(loss, weights) / len(targets)
         return found_loss
 
-    def _each(self, outputs: torch.Tensor, codes: torch.Tensor) -> Any:
+    def _each(self, outputs: torch.Tensor, targets: torch.Tensor) -> Any:
         if isinstance(self._mean, nn.Module) and hasattr(self._mean, "reduction"):
             each: Any = copy.copy(self._mean)
             each.reduction = "none"
-            return self._called(each, outputs, codes)
-        return self._called(self._mean, outputs, codes, reduction="none")
+            loss = self._called(each, outputs, targets)
+        else:
+            loss = self._called(self._mean, outputs, targets, reduction="none")
+        has_columns = isinstance(loss, torch.Tensor) and targets.dim() > 1 and loss.shape == targets.shape
+        return loss.mean(1) if has_columns else loss
 
-    def _called(self, function: Callable[..., Any], outputs: torch.Tensor, codes: torch.Tensor, **more: Any) -> Any:
+    def _called(self, function: Callable[..., Any], outputs: torch.Tensor, targets: torch.Tensor, **more: Any) -> Any:
         try:
-            return function(outputs, codes, **more)
+            return function(outputs, targets, **more)
         except Exception as error:
             raise UsageError(
                 f"loss={self._name} raised {type(error).__name__}: {error} for outputs of shape {tuple(outputs.shape)} "
-                f"and class codes of shape {tuple(codes.shape)}{_asked(more)}"
+                f"and targets of shape {tuple(targets.shape)}{_asked(more)}"
             ) from error
 
 

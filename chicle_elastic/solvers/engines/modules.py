@@ -1,4 +1,4 @@
-"""Making a torch module from its description, and the check that it is a classifier of the samples at hand."""
+"""Making a torch module from its description, and the check that it fits the samples at hand."""
 
 import copy
 from typing import Any
@@ -46,8 +46,8 @@ def check_module(module: nn.Module, network: Network) -> None:
     """Try the module on two samples; nothing of it is changed.
 
     Raises:
-        UsageError: It does not take such samples, or gives fewer logits than there are classes. (More are outputs of
-            classes that this part of the data lacks.)
+        UsageError: It does not take such samples, or gives fewer logits than there are classes (more are outputs of
+            classes that this part of the data lacks), or not as many numbers as the targets are.
     """
     was_training = module.training
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
@@ -65,7 +65,14 @@ def check_module(module: nn.Module, network: Network) -> None:
     finally:
         module.train(was_training)
     found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-    if not (len(found) == 2 and found[0] == 2 and isinstance(found[1], int) and found[1] >= network.num_classes):
+    if network.target_shape is not None:
+        wanted = (2, *network.target_shape)
+        if found != wanted and (found, wanted) != ((2, 1), (2,)):
+            raise UsageError(
+                f"module {network.name} gives {found} for 2 samples of shape {shape}, and their targets have the shape "
+                f"{wanted}; set the number of its outputs (a module__* parameter) to {network.num_classes}"
+            )
+    elif not (len(found) == 2 and found[0] == 2 and isinstance(found[1], int) and found[1] >= network.num_classes):
         raise UsageError(
             f"module {network.name} gives {found} for 2 samples of shape {shape}, and the {network.num_classes} "
             f"classes of y need logits of shape (2, {network.num_classes}) or more; set the number of its outputs (a "

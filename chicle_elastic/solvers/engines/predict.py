@@ -8,7 +8,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.engines.eager import device_of, scaled, threads_on
 from chicle_elastic.solvers.engines.modules import build_module
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.network import GatheredSamples, Network, Scaling, columns_for
+from chicle_elastic.solvers.network import GatheredSamples, Network, Scaling, padded
 
 ROWS_AT_ONCE = 256
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def values_of(module: nn.Module) -> tuple[Array, Array]:
 
 
 def samples_of(rows: Array, input_shape: tuple[int, ...], network: Network) -> GatheredSamples:
-    """Rows as an engine takes them, in memory of their own, all of class 0.
+    """Rows as an engine takes them, for no target.
 
     Args:
         rows: ndarray of shape (n, features), uint8 or float32.
@@ -45,7 +45,7 @@ def samples_of(rows: Array, input_shape: tuple[int, ...], network: Network) -> G
     """
     padding = network.scaling_of(is_byte=rows.dtype == np.uint8).padding
     return GatheredSamples(
-        rows=_padded(rows, input_shape, padding), codes=np.zeros(len(rows), dtype=np.int64), weights=None
+        rows=padded(rows, input_shape, padding), targets=np.zeros(len(rows), dtype=np.int64), weights=None
     )
 
 
@@ -62,7 +62,7 @@ def logits(
         device: Where to compute; the module is moved there and back.
 
     Returns:
-        ndarray of shape (n, num_classes), float32.
+        ndarray of shape (n, outputs), or (n,) where it gives a number per sample, float32.
     """
     place = device_of(device)
     parts = []
@@ -70,14 +70,7 @@ def logits(
         module = module.to(place)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[start : start + ROWS_AT_ONCE]
-            batch = scaled(torch.from_numpy(_padded(part, input_shape, scaling.padding)).to(place), scaling)
+            batch = scaled(torch.from_numpy(padded(part, input_shape, scaling.padding)).to(place), scaling)
             parts.append(module(batch.view(-1, *input_shape)).cpu().numpy())
         module.to(CPU)
     return np.concatenate(parts)
-
-
-def _padded(rows: Array, input_shape: tuple[int, ...], padding: float) -> Array:
-    """Rows with as many values as a module takes, shape (n, values); see `columns_for`."""
-    values = np.full((len(rows), int(np.prod(input_shape))), padding, dtype=rows.dtype)
-    values[:, columns_for(rows.shape[1], input_shape)] = rows
-    return values

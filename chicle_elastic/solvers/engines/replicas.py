@@ -6,7 +6,8 @@ the batch, so that the sum of gradients is that of the whole batch. Buffers (run
 the first device, which sees its part alone, as with `torch.nn.DataParallel`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -20,30 +21,33 @@ class Replicas:
     Args:
         flats: The module on each device; the first one is trained.
         losses: On each device.
+        outputs: Takes a module and images, returns what it gives.
         least: Samples that a device must get at least, where it gets some.
     """
 
-    def __init__(self, flats: Sequence[FlatModule], losses: Sequence[Loss], least: int) -> None:
-        self._flats, self._losses, self._least = flats, losses, least
+    def __init__(
+        self, flats: Sequence[FlatModule], losses: Sequence[Loss], outputs: Callable[..., Any], *, least: int
+    ) -> None:
+        self.flats, self._losses, self._outputs, self._least = flats, losses, outputs, least
 
-    def backward(self, images: torch.Tensor, codes: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    def backward(self, images: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Add the gradient of a batch to that of the first module; returns the mean loss, tensor of shape ()."""
-        first = self._flats[0]
-        count = max(1, min(len(self._flats), len(codes) // self._least))
-        flats = self._flats[:count]
+        first = self.flats[0]
+        count = max(1, min(len(self.flats), len(targets) // self._least))
+        flats = self.flats[:count]
         with torch.no_grad():
             for other in flats[1:]:
                 other.w.copy_(first.w)
                 other.write_buffers(first.read_buffers().to(other.w.device))
                 other.g.zero_()
-        batch = [images, codes] if weights is None else [images, codes, weights]
+        batch = [images, targets] if weights is None else [images, targets, weights]
         total = torch.zeros((), device=first.w.device)
         for flat, loss_of, *part in zip(
             flats, self._losses, *(each.tensor_split(count) for each in batch), strict=False
         ):
             samples, labels, *factors = (each.to(flat.w.device) for each in part)
-            outputs = flat.module.train()(samples)
-            loss = loss_of(outputs, labels, factors[0] if factors else None) * (len(labels) / len(codes))
+            outputs = self._outputs(flat.module.train(), samples)
+            loss = loss_of(outputs, labels, factors[0] if factors else None) * (len(labels) / len(targets))
             loss.backward()
             total += loss.detach().to(total.device)
         for other in flats[1:]:

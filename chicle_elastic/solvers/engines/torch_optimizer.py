@@ -1,5 +1,8 @@
 """Any optimizer of torch.optim on a module whose values lie in flat vectors; its state is a part of the model.
 
+A class that steps over each value by itself gets all of them as one parameter, which is fewer operations than a plain
+loop needs; `is_elementwise` tries whether it does. Other classes, and functions, get the module's parameters.
+
 The state of all parameters lies in one vector, after a flag: 0 while no step has been taken, and the optimizer begins
 as torch lets it begin. Tasks average this vector as they average weights. Sums of squares and the like may be rounded
 to less than 0 by that, so state that is never negative is clamped; which that is, two steps with opposite gradients
@@ -7,6 +10,8 @@ and weights tell.
 """
 
 import copy
+import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,9 +42,15 @@ class TorchOptimizer:
     def __init__(self, module: nn.Module, custom: CustomOptimizer, w: torch.Tensor, g: torch.Tensor) -> None:
         self._words = f"optimizer={name_of(custom.make)}"
         own = {id(parameter) for parameter in module.parameters()}
+        is_whole = False
         try:
             if isinstance(custom.make, type):
                 trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+                is_whole = sum(each.numel() for each in trained) == len(w) and is_elementwise(custom)
+                if is_whole:
+                    trained = [nn.Parameter(w)]
+                    trained[0].grad = g
+                    own = {id(trained[0])}
                 made = custom.make(trained, lr=custom.rate, **custom.settings)
             else:
                 made = custom.make(module, **custom.settings)
@@ -54,6 +65,14 @@ class TorchOptimizer:
         self._parameters = [parameter for group in made.param_groups for parameter in group["params"]]
         if any(id(parameter) not in own for parameter in self._parameters):
             raise UsageError(f"{self._words} has parameters of another module; make it of the module that it is given")
+        stepped = {id(parameter) for parameter in self._parameters}
+        idle = [name for name, each in module.named_parameters() if each.requires_grad and id(each) not in stepped]
+        if idle and not is_whole:
+            warnings.warn(
+                f"{self._words} has no group with {', '.join(idle[:8])}, so they stay as they are; set their "
+                "requires_grad to False where that is meant",
+                stacklevel=2,
+            )
         self._rates = [float(group["lr"]) for group in made.param_groups]
         self.rate = self._rates[0]
         if not self.rate > 0:
@@ -141,6 +160,27 @@ class TorchOptimizer:
             (*place, torch.as_tensor(value).numel(), any(bool((torch.as_tensor(f[place]) < 0).any()) for f in found))
             for place, value in self._templates.items()
         ]
+
+
+def is_elementwise(custom: CustomOptimizer) -> bool:
+    """Say whether a class takes the same steps over a vector as over its parts; False where it takes none."""
+    draw = partial(torch.randn, 17, generator=torch.Generator().manual_seed(0))
+    whole, steps = draw(), [draw() for _ in range(3)]
+    shapes = ((2, 1, 2, 2), (2, 3), (3,))
+    in_parts = [part.reshape(shape) for part, shape in zip(whole.clone().split([8, 6, 3]), shapes, strict=True)]
+    ends = []
+    try:
+        for tensors in ([whole.clone()], in_parts):
+            parameters = [nn.Parameter(tensor) for tensor in tensors]
+            optimizer = custom.make(parameters, lr=0.1, **custom.settings)
+            for gradient in steps:
+                optimizer.zero_grad()
+                torch.cat([parameter.reshape(-1) for parameter in parameters]).dot(gradient).backward()
+                optimizer.step()
+            ends.append(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+    except Exception:  # what is wrong with it is said where it is made
+        return False
+    return torch.allclose(ends[0], ends[1], rtol=1e-5, atol=1e-7)
 
 
 def _figures(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
