@@ -62,7 +62,7 @@ def test_wide_rows_take_products_of_rows_or_conjugate_gradients(model, way, form
     """To the gap that is certified: the least objective is that of the rows in coordinates of their own space."""
     X, y = wide()
     if way == "conjugate gradients":  # as with more rows
-        monkeypatch.setattr("chicle_elastic.solvers.linear.newton.trainer.MOST_COLUMNS", 59)
+        monkeypatch.setattr("chicle_elastic.solvers.linear.newton.trainer.MOST_BLOCK_VALUES", 60 * 60 - 1)
     rows, y = form(X[:60]), np.abs(y[:60]).round()
     model = clone(model).set_params(fit_intercept=False, runtime=InProcess(num_tasks=num_tasks), chunk_size=9_000)
     model.fit(rows, y)

@@ -8,8 +8,7 @@ import pytest
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide.finish import WideFinish
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge
+from chicle_elastic.solvers.linear.wide.finish import WideFinish, WideHinge
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 from chicle_elastic.solvers.local_chunk import Gate
 from tests.solvers.click_rows import fit

@@ -11,9 +11,9 @@ from chicle_elastic.solvers.linear.losses import margin_loss
 from chicle_elastic.solvers.linear.newton import conjugate, steps
 from chicle_elastic.solvers.linear.newton.directions import (
     Preconditioner,
+    RowProducts,
     exact_solver,
     heaviest_columns,
-    rows_solver,
     to_least,
 )
 from chicle_elastic.solvers.linear.newton.state import (
@@ -142,10 +142,10 @@ def test_few_rows_make_a_step_of_many_columns_exact(has_free_intercept):
     g = rng.normal(size=20)
     matrix = np.diag(ridge) + (X.T * curvatures) @ X
     expected, rounding = np.linalg.solve(matrix, g), np.finfo(float).eps * np.linalg.cond(matrix)
-    found = rows_solver(scipy.sparse.csr_array(X), curvatures, ridge)(g)
+    found = RowProducts(scipy.sparse.csr_array(X)).solver(curvatures, ridge)(g)
     np.testing.assert_allclose(found, expected, atol=4 * rounding * np.abs(expected).max(), rtol=0)
-    assert np.isfinite(rows_solver(scipy.sparse.csr_array(X * 1e200), curvatures, ridge)(g)).all()
-    without = rows_solver(scipy.sparse.csr_array(X), np.zeros(6), ridge)(g)
+    assert np.isfinite(RowProducts(scipy.sparse.csr_array(X * 1e200)).solver(curvatures, ridge)(g)).all()
+    without = RowProducts(scipy.sparse.csr_array(X)).solver(np.zeros(6), ridge)(g)
     np.testing.assert_allclose(without[:-1], g[:-1] / 0.5)
 
 
@@ -154,5 +154,5 @@ def test_a_step_of_few_rows_changes_their_scores_by_as_little_as_it_has_to():
     rng = np.random.default_rng(0)
     X, alpha, curvatures = rng.normal(size=(6, 200)), 1e-6, np.full(6, 1e8)
     slopes = rng.normal(size=6)
-    step = rows_solver(scipy.sparse.csr_array(X), curvatures, np.full(200, alpha))(X.T @ slopes)
+    step = RowProducts(scipy.sparse.csr_array(X)).solver(curvatures, np.full(200, alpha))(X.T @ slopes)
     np.testing.assert_allclose(curvatures * (X @ step), slopes, rtol=1e-5)

@@ -17,7 +17,7 @@ from chicle_elastic.solvers.linear.losses import (
     SmoothLoss,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton import conjugate, steps
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, Problem
 from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
@@ -272,7 +272,7 @@ def test_steps_over_few_wide_rows_are_exact(loss, make_rows, monkeypatch):
         assert len(three.history) <= max(30, 1.5 * len(alone.history))
         assert max(alone.history[-1].figures["duality_gap"], three.history[-1].figures["duality_gap"]) <= 1e-4
     with monkeypatch.context() as patched:
-        patched.setattr(steps, "FEW_VALUES", 0)
+        patched.setattr(conjugate, "FEW_VALUES", 0)
         long = InProcess().run(job)
     assert len(long.history) > len(alone.history)
     assert long.history[-1].figures["objective"] >= alone.history[-1].figures["dual_objective"]

@@ -11,8 +11,7 @@ from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide.finish import WideFinish
-from chicle_elastic.solvers.linear.wide.hinge import MOST_INNER, WideHinge
+from chicle_elastic.solvers.linear.wide.finish import MOST_INNER, WideFinish, WideHinge
 from tests.solvers.click_rows import click_like, copied, fit, whole_of
 from tests.solvers.reference import primal_and_dual
 

@@ -12,16 +12,12 @@ from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels import kinked as kernels
 from chicle_elastic.solvers.kernels.descent import positives
 from chicle_elastic.solvers.linear.agreement import dots
+from chicle_elastic.solvers.linear.certified import MOST_INNER
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import TINY
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, ROW_VALUES
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, ROW_VALUES
 from chicle_elastic.solvers.linear.tables import LocalTables
-
-STEPS_PER_ITERATION, MOST_STEPS = 16, 64
-"""Newton steps of an output before the runtime is asked what next, and before others are taken; most end at 14."""
-MULTIPLICATION = 0.2
-"""A multiplication and addition in the kernel; see `race`. Four times as much or as little decides only about who takes
-the same steps."""
+from chicle_elastic.solvers.linear.wide.finish import STEPS_PER_ITERATION
 
 
 def step_work(tables: LocalTables) -> float:
@@ -51,7 +47,7 @@ class KinkedNewton:
     @property
     def is_stuck(self) -> bool:
         """Say whether the steps of an output have found no direction, or no end."""
-        has_no_end = (self._stats[:, kernels.STEPS] >= MOST_STEPS) & (self.relative_gaps > self._tol)
+        has_no_end = (self._stats[:, kernels.STEPS] >= MOST_INNER) & (self.relative_gaps > self._tol)
         return bool(has_no_end.any() or self._stats[:, kernels.FAULTS].any())
 
     @property

@@ -106,10 +106,20 @@ class NewtonRows:
                 matrix[part] if begin or matrix.shape[0] > MOST_ROWS else matrix,
             )
 
-    def csr(self, part: slice = slice(None)) -> Any:
-        """Copy rows as a CSR array of float64."""
-        which = np.arange(self.num_rows)[part]
-        return scipy.sparse.csr_array(self.taken(which) if self.is_sparse else self.dense(which))
+    def lengths(self) -> Array:
+        """Return how many values rows have, shape (num_rows,): dense ones all, sparse ones those that are stored."""
+        if not self.is_sparse:
+            return np.full(self.num_rows, self.num_columns)
+        entries = [np.diff(rows.indptr) for _, rows in self._blocks(None, None)]
+        return np.concatenate(entries) + (self._intercept != 0)
+
+    def csr(self) -> Any:
+        """Copy all rows as a CSR array of float64, with the values that `lengths` counts."""
+        which = np.arange(self.num_rows)
+        if self.is_sparse:
+            return self.taken(which)
+        columns, ends = np.arange(self.num_columns), np.arange(self.num_rows + 1) * self.num_columns
+        return scipy.sparse.csr_array((self.dense(which).ravel(), np.tile(columns, self.num_rows), ends))
 
     def squares_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i * x_i, shape (D,), float64."""

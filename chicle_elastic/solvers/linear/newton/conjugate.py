@@ -15,7 +15,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import MOST_INNER, MOST_LEFT, TINY
-from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from chicle_elastic.solvers.linear.methods import FEW_VALUES, MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.gap import narrow_along
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
@@ -26,6 +26,8 @@ from chicle_elastic.solvers.linear.newton.state import (
     OutputState,
     Problem,
 )
+from chicle_elastic.solvers.linear.progress import NO_NUMBERS
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, MULTIPLICATION, ROW_VALUES
 
 ETA = 0.1
 """Share of the gradient that conjugate gradients leave at most where they never have a block; with corners it is one of
@@ -62,15 +64,10 @@ def solve(pairs: Array, vector: Array, solve_block: Callable[[Array], Array]) ->
     return found
 
 
-def _preconditioned(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> Array:
-    """Return an estimate of the solution for this right-hand side."""
-    return solve(output.pairs, residual, problem.preconditioner(state, output))
-
-
 def begin(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> None:
     """Solve for the direction, from the next pass on."""
     output.phase, output.residual, output.num_products, output.met = NewtonPhase.MULTIPLY, residual, 0, np.zeros(0)
-    output.conjugate = _preconditioned(state, output, problem, residual)
+    output.conjugate = solve(output.pairs, residual, problem.preconditioner(state, output))
     landing = MOST_LEFT * state.share * problem.tol / max(output.gap, TINY)
     may_be_last = landing >= MOST_LEFT * output.gap
     eta = min(max(math.sqrt(landing if may_be_last else min(output.gap, 1.0)), LEAST_ETA), MOST_LEFT)
@@ -118,7 +115,7 @@ def multiplied(
         if _leaves_little(state, output, problem):
             return _end_products(state, output, problem, w)
     if output.num_products < MOST_INNER:
-        z = _preconditioned(state, output, problem, output.residual)
+        z = solve(output.pairs, output.residual, problem.preconditioner(state, output))
         output.conjugate = z - (dot(z, product) / curvature) * p
         return w
     if not loss.is_parabola:
@@ -147,3 +144,21 @@ def _end_products(state: NewtonState, output: OutputState, problem: Problem, w: 
         output.direction = output.residual / np.where(output.diagonal > 0, output.diagonal, 1.0)
     narrow_along(output, problem)
     return w
+
+
+def count_pass(state: NewtonState) -> None:
+    """Count what a pass over few rows has cost, and have the next one gather them where their products cost no more.
+
+    Products of rows, and one factor, are compared with all passes so far. Steps by conjugate gradients may have been
+    in vain by then, but have cost no more than what follows.
+    """
+    num_rows, num_values = float(state.few_rows), float(state.lengths.sum())
+    if num_values > FEW_VALUES:
+        state.few_rows, state.lengths = 0, NO_NUMBERS
+        return
+    is_dense = num_values >= num_rows * (state.D - 1)
+    state.work += ITERATION_VALUES + num_rows * ROW_VALUES + 2.0 * num_values * (DENSE_VALUE if is_dense else 1.0)
+    products = MULTIPLICATION * num_rows * (num_values / 2.0 + num_rows * num_rows / 3.0)
+    for output in state.outputs:
+        if output.phase is NewtonPhase.MULTIPLY and state.work >= products + 2.0 * (num_values + ITERATION_VALUES):
+            output.phase = NewtonPhase.GATHER

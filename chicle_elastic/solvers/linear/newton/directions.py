@@ -23,6 +23,8 @@ from chicle_elastic.solvers.linear.products import (
     packed_solve,
     unpack,
 )
+from chicle_elastic.solvers.linear.progress import NOTHING
+from chicle_elastic.solvers.linear.race import MULTIPLICATION
 
 JITTERS = (1e-12, 1e-9, 1e-6, 1e-4)
 """Added to a diagonal of ones, one after the other, where rounding has made a matrix indefinite, of float64 or of
@@ -62,44 +64,65 @@ def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callab
     return lambda g: scale * (steep @ (steep.T @ (scale * g) / curvatures[~is_null])), np.asarray(null)
 
 
-def rows_solver(X: Any, curvatures: Array, ridge: Array, products: Array | None = None) -> Callable[[Array], Array]:
-    """Find what solves for a Newton step over few rows, dense or CSR: as many equations as rows (Woodbury).
+class RowProducts:
+    """Few rows, dense or CSR, whose products make Newton steps exact: as many equations as rows (Woodbury).
 
-    A last column of CSR rows without ridge is eliminated by itself. The products of the rows, shape (n, n), divided by
-    the ridge column by column, may be known; they are overwritten.
+    The products, divided by the ridge column by column, are kept as long as the ridge stays. A last column without
+    ridge is eliminated by itself.
     """
-    is_free, roots, last = ridge[-1] == 0, np.sqrt(curvatures), np.zeros(X.shape[0])
-    if is_free:
-        X, ridge, last = X[:, :-1], ridge[:-1], X[:, -1:].toarray().ravel()
-    if scipy.sparse.issparse(X) and not is_sparse_cheaper(X.nnz / max(X.shape[1], 1), X.shape[0]):
-        X = X.toarray()
-    if products is None:
-        found = X.multiply(1.0 / ridge).tocsr() @ X.T if scipy.sparse.issparse(X) else (X / ridge) @ X.T
-        products = found.toarray() if scipy.sparse.issparse(found) else found
-    matrix: Array = products
-    with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then, and the penalty is all that counts
-        matrix *= roots
-        matrix *= roots[:, None]
-    matrix.reshape(-1)[:: len(roots) + 1] += 1.0
-    factor = cholesky_factor(matrix)
 
-    def of_rows(right: Array) -> Array:
-        return np.zeros(len(right)) if factor is None else cholesky_solve(factor, right)
+    def __init__(self, rows: Any) -> None:
+        is_sparse = scipy.sparse.issparse(rows)
+        if is_sparse and not is_sparse_cheaper(rows.nnz / max(rows.shape[1], 1), rows.shape[0]):
+            rows = rows.toarray()
+        self.rows = rows
+        self.work = 0.0  # multiplications so far, see `race`; of sparse rows but those of factors
+        self._inverse, self._products = NOTHING, NOTHING
 
-    coupled = of_rows(roots * last)
-    bend = float((roots * last) @ coupled)
+    def _divided(self, inverse: Array) -> Array:
+        """Return the products of all rows, shape (n, n)."""
+        if not np.array_equal(inverse, self._inverse):
+            rows, is_sparse = self.rows, scipy.sparse.issparse(self.rows)
+            with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
+                products = (rows.multiply(inverse).tocsr() if is_sparse else rows * inverse) @ rows.T
+            self._inverse, self._products = inverse, products.toarray() if is_sparse else products
+            self.work += 0.0 if is_sparse else MULTIPLICATION * rows.shape[0] * rows.size
+        return self._products
 
-    def solve(g: Array) -> Array:
-        inner, share = of_rows(roots * (X @ (g[: len(ridge)] / ridge))), 0.0
-        if bend > 0:
-            share = (float(g[-1]) - float((roots * last) @ inner)) / bend
-            inner += share * coupled
-        step = (g[: len(ridge)] - X.T @ (roots * inner)) / ridge
-        # Scores along the step are far smaller than what cancels in them.
-        step += X.T @ (roots * of_rows(inner - roots * (X @ step + share * last))) / ridge
-        return np.append(step, share) if is_free else np.asarray(step)
+    def solver(self, curvatures: Array, ridge: Array) -> Callable[[Array], Array]:
+        """Find what solves for a Newton step, where rows have these curvatures, shape (n,)."""
+        inverse = np.divide(1.0, ridge, out=np.zeros(len(ridge)), where=ridge > 0)
+        products, rows, which = self._divided(inverse), self.rows, np.flatnonzero(curvatures)
+        if len(which) < len(curvatures):
+            products, rows = products[np.ix_(which, which)], rows[which]
+        roots = np.sqrt(curvatures[which])
+        last = np.zeros(len(which)) if ridge[-1] else roots * (rows @ (np.arange(len(ridge)) == len(ridge) - 1))
+        with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then, and the penalty is all there is
+            matrix = products * roots
+            matrix *= roots[:, None]
+        matrix.reshape(-1)[:: len(roots) + 1] += 1.0
+        factor = cholesky_factor(matrix) if len(which) else None
+        self.work += MULTIPLICATION * len(which) ** 3 / 3
 
-    return solve
+        def of_rows(right: Array) -> Array:
+            return np.zeros(len(right)) if factor is None else cholesky_solve(factor, right)
+
+        coupled = of_rows(last)
+        bend = float(last @ coupled)
+
+        def solve(g: Array) -> Array:
+            inner, share = of_rows(roots * (rows @ (g * inverse))), 0.0
+            if bend > 0:
+                share = (float(g[-1]) - float(last @ inner)) / bend
+                inner += share * coupled
+            step = (g - rows.T @ (roots * inner)) * inverse
+            # Scores along the step are far smaller than what cancels in them.
+            step += rows.T @ (roots * of_rows(inner - roots * (rows @ step) - share * last)) * inverse
+            if not ridge[-1]:
+                step[-1] = share
+            return np.asarray(step)
+
+        return solve
 
 
 def to_least(there: Array, null: Array, ridge: Array) -> Array:

@@ -14,6 +14,7 @@ from chicle_elastic.solvers.base import Budget, Update
 from chicle_elastic.solvers.linear.l1.problem import L1Problem, accuracy
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from chicle_elastic.solvers.linear.newton.few_rows import solved
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses, certificate_sums
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.progress import Head
@@ -98,6 +99,9 @@ class NewtonParts:
                 break
             if output.phase is NewtonPhase.COLUMNS:
                 part[:] = self._from_columns(state, output, k, w[k], budget)
+                continue
+            if output.phase is NewtonPhase.SOLVE:
+                part[:] = solved(state, output, self._problem, w[k], local.intercept, budget)
                 continue
             alpha = local.duals(k) if self._problem.has_duals and passes.needs_duals(output) else None
             passes.run(state, k, w[k], part, alpha, is_first=is_first)

@@ -27,8 +27,6 @@ from chicle_elastic.solvers.linear.newton.state import (
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
 from chicle_elastic.solvers.linear.rows import NewtonRows, add_dense
 
-LOOKED_AT = 64  # rows that are counted at once
-
 
 @dataclass(slots=True)
 class _Point:
@@ -100,7 +98,7 @@ class NewtonPasses:
             kind = Block.ROUGH if state.is_rough else Block.EXACT
             self.add_block(k, output, kind, self.curvatures(output, k, w), part)
         elif output.phase is NewtonPhase.GATHER:
-            self._gather(state.lengths, part)
+            self._gather(k, state.lengths, part)
         elif output.phase is NewtonPhase.EVALUATE:
             found = Evaluation.of(state, output, self._problem, part)
             self._evaluate(state, k, w, found, alpha)
@@ -138,20 +136,22 @@ class NewtonPasses:
 
     def lengths(self, num_rows: int) -> Array:
         """Return the numbers of values of the rows of the data set, 0 of those elsewhere."""
-        few = range(0, self._rows.num_rows, LOOKED_AT)  # a copy of all may be too large to keep
-        found = [np.diff(self._rows.csr(slice(begin, begin + LOOKED_AT)).indptr) for begin in few]
-        return np.bincount(self._ids, weights=np.concatenate(found), minlength=num_rows)
+        return np.bincount(self._ids, weights=self._rows.lengths(), minlength=num_rows)
 
     def _gather(
         self,
+        k: int,
         lengths: Array,  # of all rows of the data set
-        part: Array,  # OUT: columns, and values
+        part: Array,  # OUT: c_i and targets of these, their columns, and values
     ) -> None:
-        matrix, begins = self._rows.csr(), np.cumsum(lengths) - lengths
-        if not np.array_equal(np.diff(matrix.indptr), lengths[self._ids]):
+        matrix, begins, ids = self._rows.csr(), np.cumsum(lengths) - lengths, self._ids
+        if not np.array_equal(np.diff(matrix.indptr), lengths[ids]):
             return  # rows came back that the look before has not seen; the trainer looks again
-        places = np.repeat(begins[self._ids] - matrix.indptr[:-1], np.diff(matrix.indptr)) + np.arange(matrix.nnz)
-        columns, values = np.split(part, 2)
+        of_rows, of_values = np.split(part, [2 * len(lengths)])
+        upper, targets = np.split(of_rows, 2)
+        upper[ids], targets[ids] = self._upper, self.targets[k] if self._offsets is None else self._offsets[k]
+        places = np.repeat(begins[ids] - matrix.indptr[:-1], np.diff(matrix.indptr)) + np.arange(matrix.nnz)
+        columns, values = np.split(of_values, 2)
         columns[places], values[places] = matrix.indices, matrix.data
 
     def _scores(self, k: int, w: Array) -> Array:
@@ -230,8 +230,8 @@ class NewtonPasses:
             weights, found.v[:] = weights * ~is_positive, found.of_duals
         found.v[:] += rows.weighted_sum(weights)
         if output.block is not Block.KEPT:
-            if state.few_rows:
-                found.second[self._ids] = curvatures
+            if self._problem.rows is not None:
+                found.second[:] = curvatures
             elif len(found.second):
                 self.add_block(k, output, output.block, curvatures, found.second)
             if len(found.diagonal):
@@ -261,6 +261,8 @@ class NewtonPasses:
         loss, y = self._loss, self.targets[k]
         point = self._point(k, w)
         scores = there = point.scores
+        if len(output.duals):
+            return scores, output.duals[self._ids]
         if output.shift.any():
             there = scores + self._rows.times(output.shift)
         if loss.has_corners:

@@ -6,7 +6,8 @@ second derivatives in some columns or all of them, packed.
 Sums of a pass, one vector: HEAD (see `progress`), then of each output, by its phase
 
     LOOK:      sum c, sum c |y|, sum c y, sum c y^2; of few rows their numbers of values, or what the problem looks at
-    GATHER:    columns and values of all rows
+    GATHER:    c and y of all rows, their columns, and their values
+    SOLVE:     the change of w (D), theta, the gap, and duals of all rows, per unit of c
     EVALUATE:  see `Evaluation`
     MULTIPLY:  sum c f'' <x, p> x (D), p (D)
     PRODUCTS:  sum c f'' x x^T in the columns of the block, packed
@@ -22,12 +23,11 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
 from chicle_elastic.solvers.linear.losses import RegressionLoss
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver, rows_solver
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner, RowProducts, exact_solver
 from chicle_elastic.solvers.linear.objectives import ROUNDING, ROWS_IN_CACHE, TINY
 from chicle_elastic.solvers.linear.products import unpack
 from chicle_elastic.solvers.linear.progress import HEAD, NOTHING, Numbers, ProgressState, no_numbers, nothing
@@ -46,7 +46,8 @@ class NewtonPhase(IntEnum):
     MULTIPLY = 2  # the product of the second derivatives with `conjugate`
     COLUMNS = 4  # with an l1 penalty: a task that is alone finds the direction from the columns of its rows
     PRODUCTS = 6  # with an l1 penalty: second derivatives in the columns of a working set
-    GATHER = 5  # the values of all rows, of which each task finds directions
+    GATHER = 5  # the values of all rows
+    SOLVE = 7  # the w that each task finds alone, of the rows that were gathered
     REST = 3  # nothing: w is good enough, and a certificate follows once that is so for all outputs
 
 
@@ -88,6 +89,7 @@ class Problem:
     num_classes: int = 1  # K, of which one output has the weights: with a softmax more than 1
     has_free_intercept: bool = False  # the last weight is not penalised
     has_duals: bool = False  # the chunks have duals, from which w follows in the end; else targets are looked at first
+    rows: RowProducts | None = None  # all rows, where steps are exact by their products; sums have their curvatures
 
     @property
     def has_duals_of_w(self) -> bool:
@@ -174,7 +176,8 @@ class Problem:
         is_kept = output.block is Block.KEPT
         h = 0 if is_kept else state.D if state.has_all_columns else len(output.columns)
         diagonal = 0 if is_kept or state.has_all_columns else state.D
-        return state.few_rows * (not is_kept) or h * (h + 1) // 2, diagonal, diagonal * self.has_free_intercept
+        second = h * (h + 1) // 2 if self.rows is None else self.rows.rows.shape[0] * (not is_kept)
+        return second, diagonal, diagonal * self.has_free_intercept
 
     def looked(
         self, state: "NewtonState", output: "OutputState", w: Array, sums: Array
@@ -225,8 +228,8 @@ class Problem:
         self, state: "NewtonState", output: "OutputState", second: Array, ridge: Array, *, is_rough: bool
     ) -> tuple[Callable[[Array], Array], Array]:
         """Find exact directions, see `exact_solver`; `second` is packed, and `ridge` may have damping in it."""
-        if state.few_rows:
-            return rows_solver(state.rows, second, ridge), np.zeros((state.D, 0))
+        if self.rows is not None:
+            return self.rows.solver(second, ridge), np.zeros((state.D, 0))
         return exact_solver(unpack(second, state.D), ridge, is_rough=is_rough)
 
     def preconditioner(self, state: "NewtonState", output: "OutputState") -> Callable[[Array], Array]:
@@ -298,6 +301,8 @@ class OutputState(ProgressState):
     # vectors and products of the last run of conjugate gradients, see `conjugate`; flat
     pairs: Array = field(default_factory=nothing)
     met: Array = field(default_factory=nothing)  # vectors and products of this run; flat
+    # at rest, those of all rows of the data set where the w was found alone, per unit of c
+    duals: Array = field(default_factory=nothing)
     # of a softmax, the weights and features of each class: sum c y (x, 1)^T, flat
     linear: Array = field(default_factory=nothing)
 
@@ -307,7 +312,7 @@ class OutputState(ProgressState):
         if self.phase is NewtonPhase.MULTIPLY:
             return (*kept, "factor", "residual", "conjugate", "pairs", "met")
         if self.phase in (NewtonPhase.REST, NewtonPhase.PRODUCTS, NewtonPhase.COLUMNS):
-            return (*kept, "residual")
+            return (*kept, "residual", "duals")
         return (*kept, "factor", "pairs") if self.block is Block.KEPT else kept
 
     @property
@@ -316,11 +321,35 @@ class OutputState(ProgressState):
         return np.concatenate([self.direction, [self.change, self.slope]])
 
 
-class PassState(ProgressState):
-    """Base of a state with outputs, whose sums follow each other until all of them rest."""
+@dataclass(slots=True, kw_only=True)
+class NewtonState(ProgressState):
+    """A state whose sums follow each other until all outputs rest."""
 
-    __slots__ = ()
-    outputs: list[Any]
+    D: int  # columns, the intercept included
+    block_columns: int  # columns of a block at most
+    row_step: int = 1  # one row in so many counts for a block that is a preconditioner, so many times
+    is_exact: bool = True  # steps come from the block, which has all columns and rows; else from conjugate gradients
+    is_rough: bool = False  # second derivatives are summed up in float32, until that is not good enough
+    has_many_rows: bool = False  # a pass looks at the losses along a direction only after one that was too long
+    is_alone: bool = False  # there was one task in the last pass
+    num_rows: float = 0.0  # rows that were looked at first; 0 before
+    # how many the next iteration has if there is one task; with more than 1 its update has room for the w and the state
+    # that they lead to
+    passes: int = 1
+    total: float = 1.0  # sum of the c_i
+    typical: float = 1.0  # mean size of the targets, by weight; 1 where all are 0
+    floor: float = TINY  # what the objective counts as at least: less is rounding of the targets
+    # products of a run of conjugate gradients up to which the next one has the same preconditioner
+    kept_products: int = KEPT_PRODUCTS
+    share: float = FIRST_SHARE  # share of tol below which an output rests
+    num_refused: int = 0  # certificates that were not good enough
+    # how many rows there are, if so few that memory has room for their products; else 0
+    few_rows: int = 0
+    work: float = 0.0  # what all passes have cost since few rows were looked at, see `race`
+    lengths: Numbers = field(default_factory=no_numbers)  # of these rows, by their numbers in the data set
+    gathered: Array = field(default_factory=nothing)  # sums of the last pass, if it was GATHER
+    num_classes: int = 1  # classes that one output has the weights of, with a softmax
+    outputs: list[OutputState]  # by number
 
     @property
     def is_at_rest(self) -> bool:
@@ -341,46 +370,7 @@ class PassState(ProgressState):
         return [sums[begin:end] for begin, end in pairwise(self._ends(problem))]
 
     def _ends(self, problem: Any) -> list[int]:
-        return list(accumulate((self._size(output, problem) for output in self.outputs), initial=self._head_size()))
-
-    def _head_size(self) -> int:
-        return HEAD
-
-    def _size(self, output: Any, problem: Any) -> int:
-        """Return the length of the sums of an output."""
-        raise NotImplementedError
-
-
-@dataclass(slots=True, kw_only=True)
-class NewtonState(PassState):
-    """Of all outputs."""
-
-    D: int  # columns, the intercept included
-    block_columns: int  # columns of a block at most
-    row_step: int = 1  # one row in so many counts for a block that is a preconditioner, so many times
-    is_exact: bool = True  # steps come from the block, which has all columns and rows; else from conjugate gradients
-    is_rough: bool = False  # second derivatives are summed up in float32, until that is not good enough
-    has_many_rows: bool = False  # a pass looks at the losses along a direction only after one that was too long
-    is_alone: bool = False  # there was one task in the last pass
-    num_rows: float = 0.0  # rows that were looked at first; 0 before
-    # how many the next iteration has if there is one task; with more than 1 its update has room for the w and the state
-    # that they lead to
-    passes: int = 1
-    total: float = 1.0  # sum of the c_i
-    typical: float = 1.0  # mean size of the targets, by weight; 1 where all are 0
-    floor: float = TINY  # what the objective counts as at least: less is rounding of the targets
-    # products of a run of conjugate gradients up to which the next one has the same preconditioner
-    kept_products: int = KEPT_PRODUCTS
-    share: float = FIRST_SHARE  # share of tol below which an output rests
-    num_refused: int = 0  # certificates that were not good enough
-    # how many rows there are, if so few that steps are exact by products of rows; else 0
-    few_rows: int = 0
-    # lengths, columns, values: of these rows, by their numbers in the data set
-    lengths: Numbers = field(default_factory=no_numbers)
-    columns: Numbers = field(default_factory=no_numbers)
-    values: Array = field(default_factory=nothing)
-    num_classes: int = 1  # classes that one output has the weights of, with a softmax
-    outputs: list[OutputState]  # by number
+        return list(accumulate((self._size(output, problem) for output in self.outputs), initial=HEAD))
 
     @property
     def is_looking(self) -> bool:
@@ -400,7 +390,7 @@ class NewtonState(PassState):
     @property
     def room(self) -> int:
         """Values that a later state may take of one that has neither blocks nor pairs."""
-        of_rows = len(self.lengths) + 2 * int(self.lengths.sum())
+        of_rows = 3 * self.few_rows + 2 * int(self.lengths.sum())
         return len(self.pieces()[0]) + 6 * self.D * len(self.outputs) + of_rows
 
     @property
@@ -408,17 +398,13 @@ class NewtonState(PassState):
         """Whether outputs rest with duals of which another w is made."""
         return self.is_at_rest and any(output.shift.any() for output in self.outputs)
 
-    @property
-    def rows(self) -> Any:
-        """All rows, CSR, the intercept column included."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])
-        return scipy.sparse.csr_array((self.values, self.columns, ends), shape=(self.few_rows, self.D))
-
     def _size(self, output: OutputState, problem: Problem) -> int:
         if output.phase is NewtonPhase.LOOK:
             return problem.look_size(self, output)
         if output.phase is NewtonPhase.GATHER:
-            return 2 * int(self.lengths.sum())
+            return 2 * (self.few_rows + int(self.lengths.sum()))
+        if output.phase is NewtonPhase.SOLVE:
+            return self.D + 2 + self.few_rows
         if output.phase is NewtonPhase.EVALUATE:
             return sum(Evaluation.sizes(self, output, problem))
         if output.phase is NewtonPhase.PRODUCTS:

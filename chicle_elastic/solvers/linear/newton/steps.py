@@ -5,8 +5,8 @@ where a message has room for all second derivatives and these are cheap, and els
 product and so one pass each. Their preconditioner has the second derivatives in the heaviest columns, or those of some
 rows. Its sum takes as long as many products, so it is kept as long as few are needed with it, and corrected by the
 products of the last step. They end when the residual is as small a share as Newton's method can make use of by now
-(Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last. Wide rows that are few are sent once,
-and make steps exact by their products: a pass sums up the curvature of each row.
+(Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last. Wide rows that are few are sent once
+where passes have cost as much as their products: these make steps exact, and each task takes them alone (`few_rows`).
 
 The next pass evaluates the end of the direction. Where the objective has not fallen by a part of what was foretold, the
 losses along the direction tell which share of it brings the objective furthest down, and the pass after evaluates that.
@@ -43,7 +43,6 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import SAME, dot, squared
 from chicle_elastic.solvers.linear.certified import LEAST_FALL, LEAST_SHARE, TINY
-from chicle_elastic.solvers.linear.methods import FEW_VALUES
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
@@ -110,7 +109,7 @@ def reopen(state: NewtonState, problem: Problem, model: Array) -> None:
 def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array) -> None:
     output.phase = NewtonPhase.EVALUATE if problem.has_duals else NewtonPhase.LOOK
     output.gap, output.reach, output.is_blind, output.is_chosen = np.inf, 1.0, False, False
-    output.direction, output.change, output.dual = np.zeros(state.D), 0.0, -np.inf
+    output.direction, output.change, output.dual, output.duals = np.zeros(state.D), 0.0, -np.inf, NOTHING
     output.block, output.keeps_duals, output.is_searched = problem.first_block(state, w), False, False
     if problem.has_duals:
         if output.shift.any():  # w that was made of duals may be far worse
@@ -130,7 +129,7 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
     is_first = state.num_rows == 0.0 or state.is_looking
     if not is_first and num_rows != state.num_rows:  # rows were lost or have come back: another objective
         state.num_rows, state.num_refused = 0.0, 0
-        state.lengths, state.columns, state.values = NO_NUMBERS, NO_NUMBERS, NOTHING  # some may be those of no row
+        state.lengths, state.gathered = NO_NUMBERS, NOTHING  # some may be those of no row
         for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
             _restart(state, output, problem, w)
         return model
@@ -149,13 +148,16 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
         if output.phase is NewtonPhase.LOOK:
             w[:], evaluation = problem.looked(state, output, w, part)
             if state.few_rows:
-                _expect_rows(state, output, part[-state.few_rows :])
+                state.lengths = part[-state.few_rows :].astype(np.int64)
             if evaluation is not None:
                 w[:] = _evaluated(state, output, problem, w, evaluation, 1.0)
         elif output.phase is NewtonPhase.GATHER:
-            columns, values = np.split(part, 2)
-            state.columns, state.values = columns.astype(np.int64), values.copy()
-            output.phase = NewtonPhase.EVALUATE
+            state.gathered, output.phase = part.copy(), NewtonPhase.SOLVE
+        elif output.phase is NewtonPhase.SOLVE:
+            w += part[: state.D] / weight
+            output.theta, output.gap, *_ = (part[state.D :] / weight).tolist()
+            output.duals, output.phase, output.direction = part[state.D + 2 :] / weight, NewtonPhase.REST, 0.0 * w
+            state.gathered, output.is_refused = NOTHING, False
         elif output.phase is NewtonPhase.MULTIPLY:
             w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
         elif output.phase in (NewtonPhase.PRODUCTS, NewtonPhase.COLUMNS):
@@ -170,15 +172,9 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
                 # The step is 1, and a certificate follows in place of a product; if it refuses, products are safer.
                 output.phase = NewtonPhase.REST
                 w += output.conjugate
+    if state.few_rows and problem.rows is None and not state.is_looking:
+        conjugate.count_pass(state)
     return following
-
-
-def _expect_rows(state: NewtonState, output: OutputState, lengths: Array) -> None:
-    """Have the next pass gather all rows, of these lengths, unless they are known, or too many values."""
-    if lengths.sum() > FEW_VALUES:
-        state.few_rows, state.is_exact = 0, False
-    elif not np.array_equal(state.lengths, lengths):
-        state.lengths, output.phase = lengths.astype(np.int64), NewtonPhase.GATHER
 
 
 def _passes_at_once(state: NewtonState, problem: Problem) -> int:
@@ -197,7 +193,9 @@ def _evaluated(
     loss, alpha = problem.loss, problem.strength(state)
     scalars = found.scalars[: Sum.DUALS].tolist()
     round_loss, sharp_loss, corners, plus, minus, by_scale, _, loss_before, of_slopes = scalars
-    direction = _agreed(output, found.step / weight)
+    # The steps of all tasks differ in their last digits: all go on with their mean.
+    step = found.step / weight
+    direction, (output.change, output.slope) = step[:-2], step[-2:].tolist()
     there = w + direction
     ridge, penalised = problem.ridge(state), problem.penalised(there)
     half = 0.5 * alpha * squared(penalised)
@@ -356,12 +354,6 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
     if problem.loss.is_parabola:
         output.block = Block.KEPT
     return True
-
-
-def _agreed(output: OutputState, step: Array) -> Array:
-    """Go on with the mean of the steps of all tasks, which differ in their last digits; return the direction."""
-    output.change, output.slope = step[-2:].tolist()
-    return step[:-2]
 
 
 def _newton_direction(

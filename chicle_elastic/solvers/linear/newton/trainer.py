@@ -19,9 +19,7 @@ from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, RegressionLoss, SmoothLoss
 from chicle_elastic.solvers.linear.methods import (
     CHEAP_PRODUCTS,
-    FEW_VALUES,
     MOST_BLOCK_VALUES,
-    MOST_COLUMNS,
     ROWS_PER_COLUMN,
     is_narrow,
     most_block_columns,
@@ -120,9 +118,8 @@ class RegressionTrainer(NewtonTrainer):
         if not self.l1_ratio:
             state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
             if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
-                state.block_columns, state.row_step = 0, 1
-                state.is_exact = self._has_few_rows(schema)
-                state.few_rows = schema.num_rows * state.is_exact
+                state.block_columns, state.row_step, state.is_exact = 0, 1, False
+                state.few_rows = schema.num_rows * self._has_few_rows(schema)
             is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr"
             state.is_rough = is_rough and state.is_exact
             return steps.start(state, self.problem, model)
@@ -139,10 +136,9 @@ class RegressionTrainer(NewtonTrainer):
         return steps.start(state, problem, model)
 
     def _has_few_rows(self, schema: DataSchema) -> bool:
-        """Say whether wide rows are as few as the columns of narrow ones; a parabola needs one direction alone."""
-        num_dense = schema.num_rows * schema.num_features if schema.kind == "dense" else 0
+        """Say whether memory has room for products of wide rows; a parabola needs one direction alone."""
         is_wide = not (self.loss.is_parabola or is_narrow(schema))
-        return is_wide and schema.num_rows <= MOST_COLUMNS and num_dense <= FEW_VALUES
+        return is_wide and schema.num_rows**2 <= MOST_BLOCK_VALUES
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
@@ -150,7 +146,8 @@ class RegressionTrainer(NewtonTrainer):
             columns = f"second derivatives of {schema.num_features + 1} columns"
             if is_narrow(schema):
                 return f"Newton's method on chunks, because {columns} fit into a message"
-            way = f"products of {schema.num_rows} rows" if self._has_few_rows(schema) else "conjugate gradients"
+            later = f" or products of {schema.num_rows} rows" if self._has_few_rows(schema) else ""
+            way = f"conjugate gradients{later}"
             return f"Newton's method on chunks by {way}, because {columns} do not fit into a message"
         outputs = self.num_outputs(schema)
         state = self._first_state(schema, np.zeros(outputs * (schema.num_features + 1)), num_tasks)

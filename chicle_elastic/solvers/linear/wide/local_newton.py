@@ -14,8 +14,7 @@ from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES
 from chicle_elastic.solvers.linear.rows import NewtonRows
 from chicle_elastic.solvers.linear.tables import LocalTables
-from chicle_elastic.solvers.linear.wide.finish import WideFinish
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge
+from chicle_elastic.solvers.linear.wide.finish import WideFinish, WideHinge
 from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WIDE_STEP, WideRows, with_columns
 
 MAX_FEATURES = MOST_COLUMNS - 1  # Features up to which a matrix of second derivatives is made

@@ -17,7 +17,7 @@ from chicle_elastic.solvers.linear.certified import MOST_REPEATS
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, MOST_COLUMNS, ROWS_PER_SPARSE_COLUMN
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.conjugate import LEAST_ETA
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner, rows_solver
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner, RowProducts
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import MOST_EXACT, cholesky_factor, cholesky_solve, unpack
 from chicle_elastic.solvers.linear.progress import NOTHING
@@ -55,7 +55,7 @@ class WideRows:
         self.first_tau = FIRST_TAU if is_exact else FIRST_WIDE_TAU
         self.heavy: tuple[Array, Array] | None = None
         self._last_products = FIRST_PRODUCTS
-        self._gram: Array | None = None
+        self._products: RowProducts | None = None
         if is_exact:
             self._blocks = Blocks(rows, None, 1, full)
             return
@@ -80,7 +80,7 @@ class WideRows:
         if not len(which):
             return -gradient
         if len(which) < (self.num_columns if self._is_exact else MOST_EXACT + 1):
-            return self._over_rows(which, curvatures[which], gradient)
+            return self._over_rows(which, curvatures, gradient)
         if self._is_exact:
             return self._over_columns(curvatures, which, gradient)
         if len(which) * self._num_values > MOST_COPIED_VALUES * len(curvatures):
@@ -92,26 +92,18 @@ class WideRows:
         found = self._conjugate(NewtonRows(shared), shared.nnz, shrunk, rhs, is_spent) if shared.nnz else rhs
         return split.expanded(found, shrunk, from_single, gradient)
 
-    def _over_rows(self, which: Array, c: Array, gradient: Array) -> Array:
+    def _over_rows(self, which: Array, curvatures: Array, gradient: Array) -> Array:
         """Find the exact direction where the rows `which` have curvature."""
-        z, products = (
-            self._rows.taken(which) if self._rows.is_sparse and not self._is_exact else self._rows.dense(which),
-            None,
-        )
-        if self._is_exact and len(c) * 2 > self._rows.num_rows <= self.num_columns:
-            products = self._products_of_all_rows()[np.ix_(which, which)]
-        else:
-            self.work += MULTIPLICATION * len(which) ** 2 * (self.num_columns if self._is_exact else 0)
-        self.work += MULTIPLICATION * len(which) ** 3 / 3
-        return rows_solver(z, c, np.ones(self.num_columns), products)(-gradient)
-
-    def _products_of_all_rows(self) -> Array:
-        """X X^T, made once."""
-        if self._gram is None:
-            z = self._rows.dense(np.arange(self._rows.num_rows))
-            self._gram = z @ z.T
-            self.work += MULTIPLICATION * len(z) ** 2 * self.num_columns
-        return self._gram
+        rows, products, c = self._rows, self._products, curvatures
+        if products is None and self._is_exact and rows.num_rows < self.num_columns:
+            products = self._products = RowProducts(rows.dense(np.arange(rows.num_rows)))
+        elif products is None:
+            products = RowProducts(rows.dense(which) if self._is_exact else rows.taken(which))
+            c = curvatures[which]
+        before = products.work
+        direction = products.solver(c, np.ones(self.num_columns))(-gradient)
+        self.work += products.work - before
+        return direction
 
     def _over_columns(self, curvatures: Array, which: Array, gradient: Array) -> Array:
         """Find the exact direction over narrow rows; without enough digits the gradient leads downwards."""

@@ -52,7 +52,8 @@ class WorkingSetPasses:
             np.maximum(nearest, np.where(upper > 0, wrong, -np.inf), out=nearest)
         is_new = nearest > -WIDTH
         is_new[is_new] &= ~np.isin(self._row_ids[is_new], state.rows)
-        sums.codes[self._row_ids[is_new]] += self._lengths()[is_new] + 1
+        has_column = not local.rows.is_sparse or local.intercept != 0  # which is not sent
+        sums.codes[self._row_ids[is_new]] += local.rows.lengths()[is_new] - has_column + 1
 
     def gather(self, state: WorkingSetState, sums: Sums) -> None:
         """Send what is local of the rows that are wanted."""
@@ -79,21 +80,9 @@ class WorkingSetPasses:
             sums.columns[where] += part.indices
             sums.values[where] += part.data
 
-    def _lengths(self) -> Array:
-        """Stored values of each local row, the intercept not counted."""
-        blocks = self._local.tables.keep_alive
-        return np.concatenate(
-            [
-                np.diff(block.rows.indptr)
-                if isinstance(block.rows, CsrRows)
-                else np.full(len(block.targets), block.rows.shape[1])
-                for block in blocks
-            ]
-        )
-
 
 def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:
-    """Take those rows, stored zeros of dense ones included, for lengths are as `_lengths` says."""
+    """Take those rows, stored zeros of dense ones included, as their lengths are counted."""
     if isinstance(rows, CsrRows):
         return rows.to_scipy()[which]
     dense = as_floats(rows[which])

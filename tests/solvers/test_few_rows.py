@@ -1,0 +1,120 @@
+"""Few wide rows: when they are sent, and the steps that each task takes alone over those of all."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.solvers.base import Budget, StopFlag
+from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, Huber, Poisson
+from chicle_elastic.solvers.linear.newton import conjugate
+from chicle_elastic.solvers.linear.newton.directions import RowProducts
+from chicle_elastic.solvers.linear.newton.few_rows import solved
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, OutputState, Problem
+from chicle_elastic.solvers.linear.rows import NewtonRows
+
+INTERCEPT = 2.0
+
+
+class Counted(np.ndarray):
+    """An array that counts its products with matrices."""
+
+    products = 0
+
+    def __matmul__(self, other):
+        Counted.products += np.ndim(other) == 2
+        return np.asarray(self) @ np.asarray(other)
+
+
+def gathered(loss, *, num_rows=30, num_columns=80):
+    """Everything that a task knows once all rows are sent: state, output, problem, X, and targets."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(num_rows, num_columns)) * (rng.random((num_rows, num_columns)) < 0.5)
+    X[:, -1] = INTERCEPT
+    y, upper = rng.poisson(2.0, size=num_rows).astype(float), rng.uniform(0.5, 2.0, size=num_rows)
+    rows = NewtonRows(scipy.sparse.csr_array(X), INTERCEPT).csr()
+    state = NewtonState(D=num_columns, block_columns=0, is_exact=False, num_rows=float(num_rows), outputs=[])
+    state.few_rows, state.total, state.typical = num_rows, float(upper.sum()), 2.0
+    state.lengths = np.diff(rows.indptr).astype(np.int64)
+    state.gathered = np.concatenate([upper, y, rows.indices, rows.data])
+    output = OutputState(phase=NewtonPhase.SOLVE, theta=2.0, is_wary=loss.has_corners)
+    state.outputs.append(output)
+    return state, output, Problem(loss=loss, tol=1e-8), X, y, upper
+
+
+def budget(*, is_spent=False):
+    """One that is spent, or not."""
+    stop = StopFlag()
+    if is_spent:
+        stop.set()
+    return Budget(clock=MonotonicClock(), num_tasks=1, iteration=1, stop=stop)
+
+
+@pytest.mark.parametrize("loss", [EpsilonInsensitive(0.1), Huber(), Poisson()], ids=lambda loss: type(loss).__name__)
+def test_what_a_task_finds_alone_is_the_optimum(loss):
+    """w, the scale and the duals close the gap of the problem over all rows, from first principles."""
+    state, output, problem, X, y, upper = gathered(loss)
+    found = solved(state, output, problem, np.zeros(80), INTERCEPT, budget())
+    w, (theta, gap), duals = found[:80], found[80:82], found[82:]
+    scores = X @ w - y if loss.is_of_residuals else X @ w
+    targets = np.zeros_like(y) if loss.is_of_residuals else y
+    primal = upper @ loss.values(scores, targets, 0.0 if loss.has_corners else theta) + 0.5 * w @ w
+    lack = upper @ (loss.values(scores, targets, 0.0 if loss.has_corners else theta))
+    lack -= upper @ loss.dual_values(duals, scores, targets)
+    left = w - X.T @ (upper * duals)
+    assert lack + 0.5 * left @ left <= 2e-8 * primal
+    assert 0 <= gap <= 1e-8
+    assert output.phase is NewtonPhase.SOLVE  # the state of all tasks is as it was
+
+
+def test_a_task_without_time_sends_what_one_step_has_found():
+    """It lowers the objective, and a certificate tells how much is missing."""
+    state, output, problem, X, y, upper = gathered(Poisson())
+    whole, cut = (solved(state, output, problem, np.zeros(80), INTERCEPT, budget(is_spent=s)) for s in (False, True))
+    objectives = [upper @ Poisson().values(X @ w, y, 1.0) + 0.5 * w @ w for w in (whole[:80], cut[:80], np.zeros(80))]
+    assert objectives[0] < objectives[1] <= objectives[2]
+    assert len(cut) == len(whole)
+    assert whole[81] < cut[81]
+
+
+def test_products_of_rows_are_kept_while_the_penalty_is_the_same():
+    """Steps differ by the curvatures of rows, which are divided out of no product; with damping they are made anew."""
+    rng = np.random.default_rng(0)
+    X, ridge = rng.normal(size=(6, 20)), np.full(20, 0.5)
+    products, matrix = RowProducts(X.view(Counted)), np.zeros((20, 20))
+    Counted.products = 0
+    for curvatures in (np.ones(6), np.array([0.0, 1.0, 2.0, 0.0, 5.0, 3.0])):
+        matrix = np.diag(ridge) + (X.T * curvatures) @ X
+        step = products.solver(curvatures, ridge)(np.ones(20))
+        np.testing.assert_allclose(step, np.linalg.solve(matrix, np.ones(20)))
+    assert Counted.products <= 1
+    matrix = matrix + np.eye(20)
+    step = products.solver(curvatures, ridge + 1.0)(np.ones(20))
+    np.testing.assert_allclose(step, np.linalg.solve(matrix, np.ones(20)))
+
+
+@pytest.mark.parametrize(("num_rows", "length"), [(10, 50), (400, 50), (400, 3000), (2000, 900)])
+def test_rows_are_sent_once_passes_have_cost_as_much_as_their_products(num_rows, length):
+    """And not before: the more rows there are beside their values, the more passes are made first."""
+    output = OutputState(phase=NewtonPhase.EVALUATE)
+    state = NewtonState(D=3001, block_columns=0, is_exact=False, outputs=[output])
+    state.few_rows, state.lengths = num_rows, np.full(num_rows, length)
+    conjugate.count_pass(state)
+    assert output.phase is NewtonPhase.EVALUATE  # only another product would cost more
+    a_pass = state.work
+    output.phase = NewtonPhase.MULTIPLY
+    passes = 1
+    while output.phase is NewtonPhase.MULTIPLY:
+        conjugate.count_pass(state)
+        passes += 1
+    least = conjugate.MULTIPLICATION * (num_rows * num_rows * length / 2 + num_rows**3 / 3)
+    assert least <= passes * a_pass <= least + 4 * (a_pass + num_rows * length)
+
+
+def test_rows_of_too_many_values_are_not_sent():
+    """However long conjugate gradients take."""
+    output = OutputState(phase=NewtonPhase.MULTIPLY)
+    state = NewtonState(D=3001, block_columns=0, is_exact=False, work=1e30, outputs=[output])
+    state.few_rows, state.lengths = 2000, np.full(2000, 3000)
+    conjugate.count_pass(state)
+    assert (state.few_rows, output.phase) == (0, NewtonPhase.MULTIPLY)
