@@ -238,14 +238,16 @@ def test_newton_steps_end_at_the_optimum(kind, loss, outputs, most_steps):
     stats = np.zeros((outputs, kinked.NUM_STATS))
     stats[:, kinked.GAP] = np.inf
     room = np.empty((6, 6)), np.empty((kinked.NUM_VECTORS, 6)), np.empty((2, 20))
-    for _ in range(50 // most_steps):
-        kinked.newton_steps(
-            case.rows, case.samples, case.positives, INTERCEPT, 0.5 * loss.most_slope, 1e-9, most_steps,
-            np.zeros(1, np.uint8), *room, points, vectors, stats,
-        )  # fmt: skip
-    duals, targets = case.duals(), np.concatenate([block.targets for block in case.blocks])
+    targets = np.concatenate([block.targets for block in case.blocks])
     signs = np.where(targets[:, None] == case.positives, 1.0, -1.0)
     upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])[:, None]
+    duals = np.zeros((outputs, 20))
+    for _ in range(50 // most_steps):
+        kinked.newton_steps(
+            case.rows, case.samples.lengths, INTERCEPT, signs.T.copy(), upper[:, 0].copy(), 0.5 * loss.most_slope, 1e-9,
+            most_steps, np.zeros(1, np.uint8), *room, points, vectors, duals, stats,
+        )  # fmt: skip
+    duals = duals.T
     assert (duals >= 0).all()
     assert (duals <= loss.most_slope * upper * (1 + 1e-12)).all()
     np.testing.assert_allclose(vectors, (signs * duals).T @ case.matrix, rtol=1e-7, atol=1e-9)
@@ -263,13 +265,13 @@ def test_newton_steps_stop_between_steps():
     vectors, stats = np.zeros_like(case.vectors), np.zeros((3, kinked.NUM_STATS))
     stats[:, kinked.GAP] = np.inf
     room = np.empty((6, 6)), np.empty((kinked.NUM_VECTORS, 6)), np.empty((2, 20))
+    upper, duals = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers]), np.zeros((3, 20))
     kinked.newton_steps(
-        case.rows, case.samples, case.positives, INTERCEPT, np.inf, 1e-9, 50, np.ones(1, np.uint8), *room,
-        np.zeros_like(vectors), vectors, stats,
+        case.rows, case.samples.lengths, INTERCEPT, np.ones((3, 20)), upper, np.inf, 1e-9, 50, np.ones(1, np.uint8),
+        *room, np.zeros_like(vectors), vectors, duals, stats,
     )  # fmt: skip
     assert not stats[:, kinked.STEPS].any()
-    upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])
-    np.testing.assert_allclose(case.duals(), np.tile(2.0 * upper[:, None], 3), rtol=1e-12)
+    np.testing.assert_allclose(duals, np.tile(2.0 * upper, (3, 1)), rtol=1e-12)
 
 
 def test_the_largest_derivatives_are_those_of_duals_that_may_move(kind):

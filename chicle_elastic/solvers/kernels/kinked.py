@@ -12,7 +12,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from chicle_elastic.solvers.kernels.jit import LEAN, kernel
-from chicle_elastic.solvers.kernels.memory import CODE, PLACE, REAL, address_of, load, store
+from chicle_elastic.solvers.kernels.memory import REAL, address_of
 from chicle_elastic.solvers.kernels.tables import row_add, row_at, row_dot
 
 GAP, PRIMAL, DUAL, LEFT, STEPS, FAULTS, NUM_STATS = range(7)
@@ -27,9 +27,10 @@ LEFT_OF_SLOPE, MOST_TRIALS = 0.3, 12
 @kernel
 def newton_steps(
     rows,
-    samples,
-    positives,
+    lengths,
     intercept,
+    signs,
+    upper,
     most,
     goal,
     most_steps,
@@ -39,15 +40,17 @@ def newton_steps(
     of_rows,  # OUT
     points,  # OUT
     vectors,  # OUT
+    duals,  # OUT
     stats,  # OUT
 ):
     """Make Newton steps for each output that is not at its goal.
 
     Args:
         rows: `tables.RowTable`.
-        samples: `descent.SampleTable`; its duals are written (OUT) where their gap is smaller than before.
-        positives: Positive class of each output, shape (outputs,), int32.
+        lengths: Rows per chunk, shape (num_chunks,), int64.
         intercept: Value of the intercept column; 0 for none.
+        signs: +1 where the class is that of the output, else -1, shape (outputs, num_rows), float64.
+        upper: C_i, shape (num_rows,), float64.
         most: Largest s_i.
         goal: Relative gap that ends the steps of an output.
         most_steps: Steps of an output at most.
@@ -57,17 +60,17 @@ def newton_steps(
         of_rows: Room for two numbers of each row, shape (2, num_rows), float64.
         points: Where the steps of each output are, shape (outputs, D), float64.
         vectors: w of the duals, shape (outputs, D), float64.
+        duals: Written where their gap is smaller than before, shape (outputs, num_rows), float64.
         stats: See `GAP`, shape (outputs, `NUM_STATS`), float64.
     """
-    kind, last, num_outputs = rows.kind, rows.num_features, np.uintp(len(positives))
-    targets, duals = address_of(samples.targets), address_of(samples.duals)
+    kind, last = rows.kind, rows.num_features
     row, gradient, direction = scratch[ROW], scratch[GRADIENT], scratch[DIRECTION]
     margins, changes = of_rows[0], of_rows[1]
-    for k in range(len(positives)):
-        own, point = stats[k], points[k]
+    for k in range(len(signs)):
+        own, point, sign = stats[k], points[k], signs[k]
         if own[GAP] <= goal * own[PRIMAL] < math.inf:
             continue
-        _products(kind, rows, samples, positives[k], intercept, point, margins)
+        _products(rows, lengths, sign, intercept, point, margins)
         for step in range(most_steps + 1):
             for j in range(last + 1):
                 gradient[j] = point[j]
@@ -75,25 +78,24 @@ def newton_steps(
                     matrix[j, other] = 0.0
                 matrix[j, j] = 1.0
             losses, dual, i = 0.0, 0.0, 0
-            for chunk in range(len(samples.lengths)):
-                for number in range(samples.lengths[chunk]):
-                    upper = _upper(samples, chunk, number)
+            for chunk in range(len(lengths)):
+                for number in range(np.uintp(lengths[chunk])):
                     slack = 1.0 - margins[i]
                     share = min(max(slack, 0.0), most)
+                    factor = upper[i] * share
+                    curvature = 2.0 * upper[i] if share < most else 0.0
+                    slope = 2.0 * factor * sign[i]
                     i += 1
-                    if share == 0.0 or upper == 0.0:
+                    if factor == 0.0:
                         continue
-                    losses += upper * share * (2.0 * slack - share)
-                    dual += upper * share * (2.0 - share)
+                    losses += factor * (2.0 * slack - share)
+                    dual += factor * (2.0 - share)
                     for j in range(last):
                         row[j] = 0.0
-                    row_add(kind, 1.0, row_at(rows, np.uintp(chunk), np.uintp(number)), address_of(row), REAL)
+                    row_add(kind, 1.0, row_at(rows, chunk, number), address_of(row), REAL)
                     row[last] = intercept
-                    is_positive = load(load(targets, np.uintp(chunk), PLACE), np.uintp(number), CODE) == positives[k]
-                    factor = 2.0 * upper * share * (1.0 if is_positive else -1.0)
-                    curvature = 2.0 * upper if share < most else 0.0
                     for j in range(last + 1):
-                        gradient[j] -= factor * row[j]
+                        gradient[j] -= slope * row[j]
                         scaled = curvature * row[j]
                         for other in range(j + 1):
                             matrix[j, other] += scaled * row[other]
@@ -103,40 +105,27 @@ def newton_steps(
             if own[LEFT] <= goal * primal or is_over:
                 for j in range(last + 1):
                     direction[j] = point[j] - gradient[j]
-                _products(kind, rows, samples, positives[k], intercept, direction, changes)
-                squared, losses, i = _dot(direction, direction), 0.0, 0
-                for chunk in range(len(samples.lengths)):
-                    for number in range(samples.lengths[chunk]):
-                        slack = 1.0 - changes[i]
-                        share = min(max(slack, 0.0), most)
-                        losses += _upper(samples, chunk, number) * share * (2.0 * slack - share)
-                        i += 1
+                _products(rows, lengths, sign, intercept, direction, changes)
+                squared, losses = _dot(direction, direction), 0.0
+                for i in range(len(upper)):
+                    slack = 1.0 - changes[i]
+                    share = min(max(slack, 0.0), most)
+                    losses += upper[i] * share * (2.0 * slack - share)
                 gap = losses - dual + squared
                 if gap < own[GAP]:
-                    own[GAP], own[PRIMAL], own[DUAL], i = gap, losses + 0.5 * squared, dual, 0
+                    own[GAP], own[PRIMAL], own[DUAL] = gap, losses + 0.5 * squared, dual
                     for j in range(last + 1):
                         vectors[k, j] = direction[j]
-                    for chunk in range(len(samples.lengths)):
-                        for number in range(samples.lengths[chunk]):
-                            alpha = 2.0 * _upper(samples, chunk, number) * min(max(1.0 - margins[i], 0.0), most)
-                            entry = np.uintp(number) * num_outputs + np.uintp(k)
-                            store(load(duals, np.uintp(chunk), PLACE), entry, alpha, REAL)
-                            i += 1
+                    for i in range(len(upper)):
+                        duals[k, i] = 2.0 * upper[i] * min(max(1.0 - margins[i], 0.0), most)
                 if is_over or own[GAP] <= goal * own[PRIMAL]:
                     break
             own[STEPS] += 1.0
             if not _solve(matrix, gradient, direction):
                 own[FAULTS] += 1.0
                 break
-            _products(kind, rows, samples, positives[k], intercept, direction, changes)
-            _go_along(samples, most, direction, gradient, changes, point, margins)
-
-
-@register_jitable(**LEAN)
-def _upper(samples, chunk, number):
-    """Load C_i of a row."""
-    upper_of = samples.upper[chunk]
-    return samples.uniform_upper if upper_of == 0 else load(upper_of, np.uintp(number), REAL)
+            _products(rows, lengths, sign, intercept, direction, changes)
+            _go_along(upper, most, direction, gradient, changes, point, margins)
 
 
 @register_jitable(**LEAN)
@@ -148,15 +137,13 @@ def _dot(one, other):
 
 
 @register_jitable(**LEAN)
-def _products(kind, rows, samples, positive, intercept, vector, products):
+def _products(rows, lengths, sign, intercept, vector, products):
     """Find y_i <x_i, vector> of each row."""
     i = 0
-    for chunk in range(len(samples.lengths)):
-        targets = load(address_of(samples.targets), np.uintp(chunk), PLACE)
-        for number in range(samples.lengths[chunk]):
-            at = row_at(rows, np.uintp(chunk), np.uintp(number))
-            product = row_dot(kind, at, address_of(vector), REAL) + intercept * vector[rows.num_features]
-            products[i] = product if load(targets, np.uintp(number), CODE) == positive else -product
+    for chunk in range(len(lengths)):
+        for number in range(np.uintp(lengths[chunk])):
+            product = row_dot(rows.kind, row_at(rows, chunk, number), address_of(vector), REAL)
+            products[i] = sign[i] * (product + intercept * vector[rows.num_features])
             i += 1
 
 
@@ -184,17 +171,15 @@ def _solve(matrix, gradient, direction):
 
 
 @register_jitable(**LEAN)
-def _go_along(samples, most, direction, gradient, changes, point, margins):
+def _go_along(upper, most, direction, gradient, changes, point, margins):
     """Move point and margins to where the slope of the objective along the direction has nearly vanished."""
     at_start, at_rest, squared = _dot(gradient, direction), _dot(point, direction), _dot(direction, direction)
     low, at_low, high, at_high, t = 0.0, at_start, math.inf, math.inf, 1.0
     for _ in range(MOST_TRIALS):
-        slope, i = at_rest + t * squared, 0
-        for chunk in range(len(samples.lengths)):
-            for number in range(samples.lengths[chunk]):
-                share = min(max(1.0 - margins[i] - t * changes[i], 0.0), most)
-                slope -= 2.0 * _upper(samples, chunk, number) * share * changes[i]
-                i += 1
+        slope = at_rest + t * squared
+        for i in range(len(margins)):
+            share = min(max(1.0 - margins[i] - t * changes[i], 0.0), most)
+            slope -= 2.0 * upper[i] * share * changes[i]
         if abs(slope) <= LEFT_OF_SLOPE * abs(at_start):
             break
         if slope < 0.0:

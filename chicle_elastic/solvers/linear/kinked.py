@@ -10,7 +10,6 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels import kinked as kernels
-from chicle_elastic.solvers.kernels.descent import positives
 from chicle_elastic.solvers.linear.agreement import dots
 from chicle_elastic.solvers.linear.certified import MOST_INNER
 from chicle_elastic.solvers.linear.local import LocalData
@@ -37,6 +36,7 @@ class KinkedNewton:
         self._stats[:, kernels.DUAL] = local.dual_sums
         size = w.shape[1]
         self._room = np.empty((size, size)), np.empty((kernels.NUM_VECTORS, size))
+        self._duals = np.array([local.duals(k) for k in range(len(w))])
         self._of_rows = np.empty((2, local.tables.num_rows))
 
     @property
@@ -80,6 +80,7 @@ class KinkedNewton:
         with np.errstate(over="ignore", invalid="ignore"):
             squares = dots(w, w)
         self._w[:] = self._points[:] = w
+        self._duals[:] = [self._local.duals(k) for k in range(len(w))]
         self._stats[:, kernels.DUAL] = self._local.dual_sums
         self._stats[:, kernels.GAP] = sums[:, 0] - self._local.dual_sums + squares
         self._stats[:, kernels.PRIMAL] = sums[:, 0] + 0.5 * squares
@@ -90,9 +91,10 @@ class KinkedNewton:
         goal = self._tol if (self.relative_gaps > self._tol).any() else 0.0
         kernels.newton_steps(
             tables.rows,
-            tables.samples,
-            positives(tables.num_outputs),
+            tables.samples.lengths,
             local.intercept,
+            local.signs,
+            local.upper,
             0.5 * local.loss.most_slope,
             goal,
             STEPS_PER_ITERATION,
@@ -101,9 +103,12 @@ class KinkedNewton:
             self._of_rows,
             self._points,
             self._w,
+            self._duals,
             self._stats,
         )
 
     def write_duals(self) -> None:
-        """Leave the best duals in the chunks; the kernel has written them."""
+        """Leave the best duals in the chunks."""
+        for k, duals in enumerate(self._duals):
+            self._local.write_duals(k, duals)
         self._local.dual_sums = self._stats[:, kernels.DUAL].copy()
