@@ -113,13 +113,13 @@ class NewtonRows:
         entries = [np.diff(rows.indptr) for _, rows in self._blocks(None, None)]
         return np.concatenate(entries) + (self._intercept != 0)
 
-    def csr(self) -> Any:
-        """Copy all rows as a CSR array of float64, with the values that `lengths` counts."""
-        which = np.arange(self.num_rows)
+    def csr(self, which: Array | None = None) -> Any:
+        """Copy the rows of these numbers, ascending, or all, as a CSR array of float64, with what `lengths` counts."""
+        which = np.arange(self.num_rows) if which is None else which
         if self.is_sparse:
             return self.taken(which)
-        columns, ends = np.arange(self.num_columns), np.arange(self.num_rows + 1) * self.num_columns
-        return scipy.sparse.csr_array((self.dense(which).ravel(), np.tile(columns, self.num_rows), ends))
+        columns, ends = np.tile(np.arange(self.num_columns), len(which)), np.arange(len(which) + 1) * self.num_columns
+        return scipy.sparse.csr_array((self.dense(which).ravel(), columns, ends), shape=(len(which), self.num_columns))
 
     def squares_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i * x_i, shape (D,), float64."""

@@ -1,12 +1,8 @@
 """What one task does in a pass of the working set."""
 
-from typing import Any
-
 import numpy as np
-import scipy.sparse
 
-from chicle_elastic.chunks.rows import as_floats
-from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.working_set.state import WIDTH, Sums, WorkingSetState
@@ -18,7 +14,6 @@ class WorkingSetPasses:
     def __init__(self, local: LocalData) -> None:
         self._local = local
         self._row_ids = local.row_ids
-        self._starts = np.cumsum([0, *local.tables.lengths])
 
     def write_duals(self, state: WorkingSetState) -> None:
         """Write the duals of local rows in the working set into their chunks."""
@@ -61,6 +56,8 @@ class WorkingSetPasses:
         place = np.searchsorted(state.wanted, self._row_ids)
         place[place == len(state.wanted)] = 0
         mine = np.flatnonzero(state.wanted[place] == self._row_ids)
+        if not len(mine):
+            return
         place = place[mine]
         ends = np.cumsum(state.wanted_lengths.astype(np.int64))
         starts = ends - state.wanted_lengths.astype(np.int64)
@@ -69,24 +66,8 @@ class WorkingSetPasses:
         sums.upper[place] += local.upper[mine]
         for k in range(state.num_outputs):
             sums.duals[place, k] += local.duals(k)[mine]
-        for number, block in enumerate(local.tables.keep_alive):
-            begin, end = np.searchsorted(mine, self._starts[number : number + 2])
-            if begin == end:
-                continue
-            part = _csr(block.rows, mine[begin:end] - self._starts[number])
-            lengths = np.diff(part.indptr)
-            firsts = starts[place[begin:end]]
-            where = np.repeat(firsts - part.indptr[:-1], lengths) + np.arange(len(part.data))
-            sums.columns[where] += part.indices
-            sums.values[where] += part.data
-
-
-def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:
-    """Take those rows, stored zeros of dense ones included, as their lengths are counted."""
-    if isinstance(rows, CsrRows):
-        return rows.to_scipy()[which]
-    dense = as_floats(rows[which])
-    size, width = dense.shape
-    return scipy.sparse.csr_matrix(
-        (dense.ravel(), np.tile(np.arange(width), size), np.arange(0, size * width + 1, width)), shape=dense.shape
-    )
+        part = local.rows.csr(mine)[:, :-1]  # without the intercept
+        lengths = np.diff(part.indptr)
+        where = np.repeat(starts[place] - part.indptr[:-1], lengths) + np.arange(len(part.data))
+        sums.columns[where] += part.indices
+        sums.values[where] += part.data
