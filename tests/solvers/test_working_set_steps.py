@@ -4,16 +4,20 @@ import queue
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from chicle_elastic import waits
+from chicle_elastic.solvers.linear.local import LocalPart
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.working_set import solution, steps
+from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
     WorkingSetState,
 )
 from tests.solvers.linear_jobs import Tasks, recompute
+from tests.solvers.test_newton_passes import tables_of
 from tests.solvers.test_working_set import counts
 from tests.timeouts import timeout_s
 
@@ -152,3 +156,25 @@ def test_a_solution_that_takes_long_says_so():
     told = queue.SimpleQueue()
     with waits.tell_through(told.put), solution.tells_if_long(state):
         assert told.get(timeout=timeout_s(10)).startswith("one task solves for the 2 rows that are undecided")
+
+
+@pytest.mark.parametrize("kind", ["csr", "dense"])
+@pytest.mark.parametrize("small_values", [0, 1 << 18])
+def test_a_task_sends_what_it_has_of_the_wanted_rows(kind, small_values, monkeypatch):
+    """Values that are 0 too where rows are dense, no intercept, and nothing of rows that are elsewhere."""
+    monkeypatch.setattr("chicle_elastic.solvers.linear.rows.SMALL_VALUES", small_values)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 5)) * (rng.random((300, 5)) < 0.5)
+    passes = WorkingSetPasses(LocalPart(tables_of(X, kind), 0.5))
+    for wanted in ([7, 40, 299, 350], [350, 360]):
+        own = [row for row in wanted if row < 300]
+        lengths = [5 if kind == "dense" or row >= 300 else np.count_nonzero(X[row]) for row in wanted]
+        state = WorkingSetState(phase=WorkingSetPhase.GATHER, num_outputs=1, D=6, num_rows=400)
+        state.wanted, state.wanted_lengths = np.array(wanted, dtype=float), np.array(lengths, dtype=float)
+        sums = Sums(state, np.zeros(state.sums_size()))
+        passes.gather(state, sums)
+        ends = np.cumsum([0, *lengths])
+        sent = scipy.sparse.csr_array((sums.values, sums.columns.astype(int), ends), shape=(len(wanted), 5)).toarray()
+        np.testing.assert_array_equal(sent[: len(own)], X[own])
+        assert not sent[len(own) :].any()
+        assert sums.found.tolist() == [float(row < 300) for row in wanted]
