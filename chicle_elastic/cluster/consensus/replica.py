@@ -240,7 +240,7 @@ class Replica:
                 self._pause("the rendezvous store is unreachable, and" if self.may_claim else "")
         elif self.role is Role.FOLLOWING and self.lead is None:
             self._patience.looked()
-            self._judge_look(self.term, "", (self.life,))
+            self._judge_look(0, "", (self.life,))  # nothing was read: no term, also not its own one, is approved by it
         return self._take()
 
     def looked(self, term: int, lead: str, members: tuple[str, ...], *, now: float) -> list[Action]:
@@ -501,9 +501,10 @@ class Replica:
     # Following.
 
     def _on_append(self, peer: NodeId, message: Append | Install, now: float) -> None:
-        if message.term < self.term or (message.term == self.term and self.role is not Role.FOLLOWING):
+        is_candidate = self.role is Role.COLLECTING  # and the peer leads this very term: one of the two had no store
+        if message.term < self.term or (message.term == self.term and self.role in (Role.LEADING, Role.CLAIMING)):
             return
-        if message.term > self.term and self.own.is_awaiting:
+        if (message.term > self.term or is_candidate) and self.own.is_awaiting:
             self._break(f"{peer} leads a term that began without this node: its iteration is over there")
         if message.term > self.term or self.lead != peer:
             self._follow(peer, message.term)

@@ -39,6 +39,7 @@ from tests.cluster.consensus.log_link import Link
 
 MAX_ACTS = 60_000
 CHECK_S = 0.25
+GRACE_S = 6.0  # longer than any cut lasts: a node under notice leaves by itself where it can
 MAX_IDLE = 20
 """Checks after which a job in which nothing else happens is over, or was never begun."""
 KEPT = (8, 32, 10_000)
@@ -157,6 +158,7 @@ class Net:
         elif kind == "notice":
             victim.is_noticed = True
             self.do(victim, victim.replica.propose, events.LeaveNoticed(node=victim.node))
+            self.after(GRACE_S, self._leave_at_last, victim)
         elif kind == "kill":
             self.kill(victim)
         elif kind == "silence":
@@ -168,6 +170,12 @@ class Net:
         self.happened[kind] += 1
         if victim.replica.role is not Role.FOLLOWING:
             self.happened[f"{kind} of {victim.replica.role.value}"] += 1
+
+    def _leave_at_last(self, agent: Agent) -> None:
+        """The grace period is over: the node leaves in any case."""
+        if agent.is_alive and not agent.is_gone and not agent.is_finished:
+            self.kill(agent)
+            agent.is_gone = True
 
     def _part(self, living: list[Agent]) -> None:
         """Two parts of the network do not reach each other; the store is on one side, on both, or on neither."""

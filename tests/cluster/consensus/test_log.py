@@ -55,6 +55,7 @@ FAULTS = {
     "partition": ("join", "partition"),
     "pair": ("join", "pair"),
     "store": ("join", "kill", "store", "partition"),
+    "halves": ("join", "notice", "partition", "store"),
     "all": ("join", "notice", "kill", "task", "silence", "cut", "partition", "pair", "store"),
 }
 NUM_HISTORIES = 12

@@ -4,6 +4,7 @@ import pytest
 
 from chicle_elastic.cluster.consensus import reachability
 from chicle_elastic.cluster.consensus.election import Role
+from chicle_elastic.cluster.consensus.entries import Entry
 from chicle_elastic.cluster.consensus.link_reports import STALL_S
 from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.cluster.consensus.messages import (
@@ -230,6 +231,30 @@ def test_a_candidate_yields_to_an_earlier_one_of_the_same_term() -> None:
     question = NewTerm(term=2, last_term=0, length=0, is_breaking=False)
     assert leader.received(B, question, now=1.0) == [Send(to=B, message=Refusal(term=2))]
     assert not any(isinstance(action, LogPosition) for action in leader.settle(now=1.0))
+
+
+def test_a_candidate_follows_the_leader_of_its_own_term() -> None:
+    """c got the term from the store, a asked for the same one without; entries that a drops would never come again."""
+    candidate = round_of_three()
+    candidate.lost(B, now=1.0)
+    candidate.store_unreachable(now=1.0)
+    assert (candidate.role, candidate.term) == (Role.COLLECTING, 2)
+    length = len(candidate.log)
+    event = events.NodeLost(node=B)
+    candidate.received(C, Append(term=2, base=length, entries=(Entry(now=1.0, event=event, term=2),)), now=1.0)
+    assert (candidate.role, candidate.lead, len(candidate.log)) == (Role.FOLLOWING, C, length + 1)
+
+
+def test_a_term_that_was_asked_for_in_vain_is_not_known() -> None:
+    """Else the store would grant a the next term, although the other half has got that very one from the store."""
+    candidate = round_of_three()
+    candidate.lost(B, now=1.0)
+    candidate.store_unreachable(now=1.0)
+    candidate.lost(C, now=1.0)
+    assert (candidate.is_paused, candidate.term) == (True, 2)
+    candidate.connected(B, "b#1", now=2.0)
+    claim = candidate.store_unreachable(now=2.0)
+    assert claim == [Claim(term=3, known=1, members=("a#1", "b#1"))]
 
 
 def test_a_part_that_goes_on_without_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
