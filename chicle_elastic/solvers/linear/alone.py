@@ -21,7 +21,6 @@ from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.coordinates import FIRST_STEPS, CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.losses import EpsilonInsensitive
-from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.newton.passes import certificate_sums
 from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.objectives import Loss
@@ -151,7 +150,7 @@ def _descends(trainer: LinearTrainer | RegressionTrainer, source: ArraySource) -
     """Say whether there is little data of a loss with kinks: of sparse rows a job knows the columns, not the values."""
     if not isinstance(trainer, LinearTrainer) or trainer.algorithm != "auto":
         return False
-    return Loss.named(trainer.loss).has_kinks and source.num_values <= SMALL_VALUES
+    return Loss.named(trainer.loss).has_kinks and source.num_values <= MOST_CACHED_VALUES
 
 
 def _options(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema: DataSchema) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Literal, get_args
 
 from chicle_elastic.chunks.views import DataSchema
+from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS
@@ -85,7 +86,7 @@ def choose(
         if n <= MOST_ROWS:
             return Choice(Method.WORKING_SET, too_wide)
         return Choice(Method.NEWTON, f"{num_tasks} tasks, the hinge, and {n} rows")
-    if num_tasks == 1 and loss.has_kinks and n * D <= SMALL_VALUES:
+    if num_tasks == 1 and loss.has_kinks and n * D <= MOST_CACHED_VALUES:
         return Choice(Method.COORDINATES, "one task with little data")
     if is_narrow:
         return Choice(Method.NEWTON, f"a smooth loss, and second derivatives of {where} fit into a message")
