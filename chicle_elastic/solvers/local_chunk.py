@@ -12,6 +12,9 @@ from chicle_elastic.chunks.views import NO_NOTES, Array, Chunk, Rows
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId
 
+MOST_CACHED_VALUES = 1 << 21
+"""Feature values that stay in the caches of a processor, where rows may be visited in any order: 16 MiB of float64."""
+
 
 class Gate:
     """Open during an iteration, closed at the boundary; shared by all chunks of one task.

@@ -61,8 +61,8 @@ def test_classes_have_the_optimum_of_a_job(loss, load, as_rows):
 def test_sparse_rows_are_little_data_by_the_values_they_have(loss):
     """A job would begin with second derivatives of all columns; they are no narrower for that few values are there."""
     rng = np.random.default_rng(0)
-    X = sparse.random(700, 600, density=0.01, format="csr", random_state=0)
-    y = (X @ rng.normal(size=600) + 0.3 * rng.normal(size=700) > 0).astype(int)
+    X = sparse.random(3500, 600, density=0.01, format="csr", random_state=0)
+    y = (X @ rng.normal(size=600) + 0.3 * rng.normal(size=3500) > 0).astype(int)
     model = ChicleSVM(loss=loss, random_state=0).fit(X, y)
     assert "coordinate descent" in model.history_.method
     assert "Newton" in ChicleSVM(loss=loss, random_state=0, **JOB).fit(X, y).history_.method

@@ -51,10 +51,9 @@ from chicle_elastic.solvers.kernels.tables import (
     row_dot,
     row_prefetch,
 )
+from chicle_elastic.solvers.local_chunk import MOST_CACHED_VALUES
 
 BUCKET_BYTES = 8192
-MOST_CACHED_VALUES = 1 << 21
-"""Feature values that stay in the caches of a processor, where rows may be visited in any order: 16 MiB of float64."""
 MAX_OVERLAPPED = 96
 """Columns up to which a row's product is begun before the step of the row before it is known.
 

@@ -17,7 +17,6 @@ from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Report, Update
 from chicle_elastic.solvers.kernels import losses as kernels
-from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.coordinates import FIRST_STEPS, CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.losses import EpsilonInsensitive
@@ -27,7 +26,7 @@ from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES
-from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+from chicle_elastic.solvers.local_chunk import MOST_CACHED_VALUES, Gate, LocalChunk
 
 WIDE_TURN = 8
 """First turns over wide rows, where the job of a regression goes on by conjugate gradients, which take hundreds of

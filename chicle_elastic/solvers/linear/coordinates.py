@@ -30,9 +30,9 @@ from chicle_elastic.solvers.local_chunk import count_all
 
 FIRST_STEPS, STEPS_OF_KINKS = 24, 6
 """Newton steps of each output that the first turn of the race pays for: most problems with corners do not need more in
-all, and most with kinks no more than 6. With 24 for kinks too, the slowest of 20 problems of a million
-values takes 2.7 times as long as by Newton steps alone, with 8 twice as long; with 4 one table takes three times as long
-as with 6, because descent was nearly there.
+all, and most with kinks no more than 6. With 24 for kinks too, the slowest of 20 problems of a million values takes 2.7
+times as long as by Newton steps alone, and with 8 twice as long; with 4 one table takes three times as long as with 6,
+because descent was nearly there.
 """
 PASSES_PER_STEP = 16
 """Passes that cost about as much as a Newton step where both methods do the same work with the squared hinge: over 29

@@ -22,10 +22,10 @@ from enum import Enum
 from typing import Literal, get_args
 
 from chicle_elastic.chunks.views import DataSchema
-from chicle_elastic.solvers.kernels.descent import MOST_CACHED_VALUES
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS
+from chicle_elastic.solvers.local_chunk import MOST_CACHED_VALUES
 
 SMALL_VALUES = 1 << 18  # feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted
 MOST_COLUMNS = 2048  # columns, the intercept included, up to which the block has all of them
