@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch.distributed.elastic.multiprocessing import RunProcsResult
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from benchmarks.paced import PacedCocoa
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.cluster.agent.process_agent import ProcessAgent
-from chicle_elastic.cluster.agent.task_end import TaskEnd
+from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import AgentCommand, parse
@@ -68,7 +69,7 @@ def train(folder: Path, iteration_s: float, num_iterations: int) -> None:
     (folder / f"{os.getpid()}.result.json").write_text(json.dumps(result))
 
 
-class SpotAgent(ProcessAgent):
+class SpotAgent(ElasticAgent):
     """An agent whose task was forked ahead.
 
     Args:
@@ -88,7 +89,7 @@ class SpotAgent(ProcessAgent):
         os.close(self._to_task)
         return self._pid
 
-    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
+    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
         """How the task ended, or None when it still runs after `timeout_s` seconds."""
         end_s = time.monotonic() + timeout_s
         while self._code is None:
@@ -99,7 +100,8 @@ class SpotAgent(ProcessAgent):
                 return None
             else:
                 time.sleep(POLL_S)
-        return TaskEnd(self._code)
+        failed = {0: ProcessFailure(local_rank=0, pid=self._pid, exitcode=self._code, error_file="")}
+        return RunProcsResult(return_values={}, failures=failed if self._code else {})
 
     def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
         """End the task with a signal, after the grace period by SIGKILL."""

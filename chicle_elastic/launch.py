@@ -7,7 +7,7 @@ from chicle_elastic.settings import hide_stack_traces_of_torch
 from chicle_elastic.start_signals import install, of_node
 from chicle_elastic.surroundings import prepare_command, require_folder
 
-if __name__ == "__main__":  # before everything that takes long
+if __name__ == "__main__":  # before torch is imported, which takes seconds
     prepare_command()
     require_folder("python -m chicle_elastic.launch")
     install("python -m chicle_elastic.launch", of_node(sys.argv[1:]))
@@ -17,6 +17,6 @@ if __name__ == "__main__":  # before everything that takes long
 from chicle_elastic.cluster.launcher import main
 
 if __name__ == "__main__":
-    gc.freeze()  # or Python looks through all that was imported, while the event loop waits
+    gc.freeze()  # or Python looks through all that torch has imported, now and at the end, for half a second each
     gc.enable()
     sys.exit(main())

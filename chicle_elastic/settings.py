@@ -12,7 +12,6 @@ KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT_HTTPS    set by Kubernetes in i
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
 OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
                       GridSearchCV(n_jobs=2) does not start twice the threads that the machine has
-PET_NNODES, PET_RDZV_ENDPOINT, ...    defaults of the launcher's options that torchrun has as well
 SLURM_JOB_ID          set by Slurm: this process is in a job of it
 """
 
@@ -104,16 +103,6 @@ def environment_of_jobs(environ: Mapping[str, str] | None = None) -> dict[str, s
     itself."""
     environ = os.environ if environ is None else environ
     return {name: value for name, value in environ.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")}
-
-
-def environment_of_task(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for the task of an agent: that of this process, with these variables."""
-    return {**os.environ, **variables}
-
-
-def torchrun_default(name: str, otherwise: str) -> str:
-    """Return the default of an option of torchrun's: the variable PET_NAME, as torchrun takes it, or `otherwise`."""
-    return os.environ.get(f"PET_{name.upper()}", otherwise)
 
 
 def hide_stack_traces_of_torch() -> None:

@@ -1,7 +1,6 @@
-"""The command line of the launcher: the options of torchrun that a node of one task needs, and Chicle's.
+"""The command line of the launcher: torchrun's options, parsed by torchrun's own parser, and Chicle's beside them.
 
-An option of torchrun has its spellings, its meaning and its variable of the environment (PET_...) here. torchrun's own
-parser would import torch, for a second of processor time and 180 MB of memory in each agent.
+Only the parser needs torch. The agents of a local cluster have no command line, and never import it.
 """
 
 import argparse
@@ -9,7 +8,6 @@ import math
 import os
 import re
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +21,7 @@ from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.settings import Settings, torchrun_default
+from chicle_elastic.settings import Settings
 from chicle_elastic.start_signals import LEAVE_OPTION
 from chicle_elastic.transports.addresses import PortRange
 
@@ -31,17 +29,19 @@ PROGRAM = "python -m chicle_elastic.launch"
 BACKEND = "chicle"
 DEFAULT_RUN_ID = "chicle"
 DEFAULT_RESTARTS = 3
-NO_SCRIPT = "-"  # stands for the script, which the parser insists on, with --store-only
 DEFAULT_GRACE_S = 25.0  # Kubernetes and Slurm kill 30 s after the notice; that leaves `END_S`
 END_S = 5.0  # what a node needs to end in order, when its chunks are handed over
+# SIGTERM and SIGUSR1 are the notice and belong to the agent; torch must not turn them into an exception.
+SIGNALS_OF_TORCH = "SIGINT,SIGHUP,SIGQUIT"
 DEFAULT_PATIENCE_S = 600.0  # the same as torchrun's rendezvous (join_timeout)
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+NO_SCRIPT = "-"  # stands for the script, which torchrun's parser insists on, with --store-only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Options of a node."""
+    """Chicle's options of a node, beyond those that torch hands to the agent."""
 
     node: NodeId
     # file of the job secret; None for that of the environment. A path and not the secret: options are printed and
@@ -57,7 +57,7 @@ class NodeOptions:
     # the quorum timeout: seconds for which the job may have too few nodes before this one gives up
     patience_s: float = DEFAULT_PATIENCE_S
     memory_bytes: int | None = None  # memory for chunks; None for what the control group or the machine allows
-    log_dir: Path | None = None  # folder for event files and recordings; None for none
+    log_dir: Path | None = None  # folder for event files, recordings and the logs of the task; None for none
     metrics: MetricsAddress | None = None  # where the agent serves metrics for a scraper; None for nowhere
     checkpoint: CheckpointSettings | None = None  # where and when the job is saved; None for the settings of the `Job`
     wants_resume: bool = False  # resume from the newest checkpoint
@@ -86,21 +86,16 @@ class AgentCommand:
     """Run a node."""
 
     options: NodeOptions
-    endpoint: str  # address of the rendezvous store, "host:port"
-    run_id: str
-    min_nodes: int
-    max_nodes: int
-    max_restarts: int  # how often the task is started again after a crash
-    task: tuple[str, ...]  # program and arguments of the task
+    torchrun: argparse.Namespace
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the launcher."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Run one node of an elastic Chicle job: an agent, and the uni-task that it supervises.",
-    )
-    _add_torchrun(parser.add_argument_group("of torchrun, where they mean the same"))
+    """torchrun's parser with Chicle's options added and some defaults changed."""
+    from torch.distributed.run import get_args_parser
+
+    parser = get_args_parser()
+    parser.prog = PROGRAM
+    parser.description = "Run one node of an elastic Chicle job: an agent, and the uni-task that it supervises."
     group = parser.add_argument_group("Chicle")
     group.add_argument("--name", help="name of this node, unique in the job; default: host name and process id")
     group.add_argument(
@@ -221,34 +216,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="run only the rendezvous store, at --rdzv-endpoint, until a signal ends it; takes no script",
     )
-    parser.add_argument("script", metavar="SCRIPT", help="what the task runs")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    if parser.get_default("max_restarts") == 0:  # unless PET_MAX_RESTARTS says otherwise
+        parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
     return parser
-
-
-def _add_torchrun(group: "argparse._ArgumentGroup") -> None:
-    def add(name: str, help: str, *, default: str = "", type: type[str] | type[int] = str) -> None:
-        dest = name.replace("-", "_")
-        spellings = dict.fromkeys((f"--{name}", f"--{dest}"))
-        group.add_argument(*spellings, help=help, default=torchrun_default(dest, default), type=type)
-
-    def add_flag(name: str, help: str, *short: str) -> None:
-        dest = name.replace("-", "_")
-        is_set = torchrun_default(dest, "") not in ("", "0")
-        spellings = dict.fromkeys((*short, f"--{name}", f"--{dest}"))
-        group.add_argument(*spellings, help=help, action="store_true", default=is_set)
-
-    add("nnodes", "nodes of the job: N, or MIN:MAX", default="1:1")
-    add("rdzv-endpoint", "HOST:PORT of the rendezvous store")
-    add("rdzv-id", "name of the job, one of several at a store; default: %(default)s", default=DEFAULT_RUN_ID)
-    add("max-restarts", "how often a task that crashed is started again", default=str(DEFAULT_RESTARTS), type=int)
-    add("log-dir", "folder for event files and recordings; default: none")
-    add("local-addr", "as --advertise")
-    add("nproc-per-node", "1: a node runs one task", default="1")
-    add("rdzv-backend", f"{BACKEND}: the launcher has its own rendezvous", default=BACKEND)
-    add_flag("module", "SCRIPT is a module, as of python -m", "-m")
-    add_flag("no-python", "SCRIPT is a program")
-    add_flag("standalone", "refused: the store does not run in a node")
 
 
 def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> StoreCommand | AgentCommand:
@@ -256,8 +226,8 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
     SystemExit by argparse for unknown options, a missing script, or --help.
 
     Args:
-        environ: Environment for the secret; by default that of this process. Options of torchrun always take their
-            defaults (PET_...) from that of the process.
+        environ: Environment for the defaults of Chicle's options; by default that of this process. torchrun's options
+            always take theirs (PET_...) from that of the process.
     """
     arguments = None
     if "--store-only" in argv:
@@ -278,12 +248,14 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         )
     parse_endpoint(arguments.rdzv_endpoint)
     if arguments.store_only:
-        if arguments.script != NO_SCRIPT:
-            raise UsageError(f"--store-only runs no script, but {arguments.script!r} was given; leave one of them out")
+        if arguments.training_script != NO_SCRIPT:
+            raise UsageError(
+                f"--store-only runs no script, but {arguments.training_script!r} was given; leave one of them out"
+            )
         return StoreCommand(
             endpoint=arguments.rdzv_endpoint, secret_file=secret_file, address=_address_options(arguments)
         )
-    min_nodes, max_nodes = _check_torchrun(arguments)
+    _check_torchrun(arguments)
     if arguments.tls_bulk and arguments.tls is None:
         raise UsageError("--tls-bulk needs the certificates of --tls FOLDER")
     address = _address_options(arguments)
@@ -292,6 +264,8 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         raise UsageError(
             f"--name {node!r} is not a valid node name; use letters, digits, dots, dashes and underscores, 128 at most"
         )
+    arguments.rdzv_backend = BACKEND
+    arguments.rdzv_id = DEFAULT_RUN_ID if arguments.rdzv_id == "none" else arguments.rdzv_id
     options = NodeOptions(
         node=NodeId(node),
         secret_file=None if secret_file is None else secret_file.absolute(),
@@ -302,7 +276,7 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         notices=arguments.notices,
         patience_s=arguments.patience,
         memory_bytes=arguments.memory,
-        log_dir=None if not arguments.log_dir else Path(arguments.log_dir).absolute(),
+        log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
         metrics=arguments.metrics,
         has_json_log=arguments.json_log,
         checkpoint=_checkpoint(arguments),
@@ -311,16 +285,7 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         start_nodes=arguments.start_nodes,
         leave_exit_code=arguments.leave_exit_code,
     )
-    python = () if arguments.no_python else (sys.executable, "-u", *(("-m",) if arguments.module else ()))
-    return AgentCommand(
-        options=options,
-        endpoint=arguments.rdzv_endpoint,
-        run_id=arguments.rdzv_id,
-        min_nodes=min_nodes,
-        max_nodes=max_nodes,
-        max_restarts=arguments.max_restarts,
-        task=(*python, arguments.script, *arguments.arguments),
-    )
+    return AgentCommand(options=options, torchrun=arguments)
 
 
 class CheckpointInterval(NamedTuple):
@@ -387,7 +352,7 @@ def size_bytes(text: str) -> int:
 
 
 def _address_options(arguments: argparse.Namespace) -> AddressOptions:
-    local = arguments.local_addr or None
+    local = arguments.local_addr
     if local is not None and (arguments.advertise or arguments.interface):
         raise UsageError(
             "--local-addr is torchrun's name of --advertise: leave it out beside --advertise or --interface"
@@ -417,9 +382,8 @@ def _checkpoint(arguments: argparse.Namespace) -> CheckpointSettings | None:
     )
 
 
-def _check_torchrun(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Return the least and the largest number of nodes. Raises UsageError when an option of torchrun has a value that
-    Chicle does not support."""
+def _check_torchrun(arguments: argparse.Namespace) -> None:
+    """Refuse the options of torchrun that Chicle does not support."""
     if arguments.nproc_per_node != "1":
         raise UsageError(
             f"--nproc-per-node {arguments.nproc_per_node}: a node runs exactly one task, which uses all its cores; "
@@ -434,14 +398,13 @@ def _check_torchrun(arguments: argparse.Namespace) -> tuple[int, int]:
             "--standalone runs the rendezvous store in a node, which may leave; run the store beside the nodes: "
             f"{PROGRAM} --store-only --rdzv-endpoint 127.0.0.1:29400"
         )
-    if arguments.no_python and arguments.module:
-        raise UsageError("--no-python runs a program and --module a Python module; leave one of them out")
-    if arguments.max_restarts < 0:
-        raise UsageError(f"--max-restarts {arguments.max_restarts} has to be 0 or more")
-    match = re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9})", arguments.nnodes)
-    low, high = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
+    from torch.distributed.run import parse_min_max_nnodes
+
+    try:
+        low, high = parse_min_max_nnodes(arguments.nnodes)
+    except (ValueError, RuntimeError):
+        low, high = 0, 0
     if not 1 <= low <= high:
         raise UsageError(f"--nnodes {arguments.nnodes} is neither N nor MIN:MAX with 1 <= MIN <= MAX; write 2:8, say")
     if arguments.start_nodes is not None and not low <= arguments.start_nodes <= high:
         raise UsageError(f"--start-nodes {arguments.start_nodes} is not within --nnodes {arguments.nnodes}")
-    return low, high

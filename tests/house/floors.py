@@ -89,9 +89,6 @@ FACE = "chicle_elastic"
 TOP_FOLDERS = ("estimators", "torchx_components")
 PRODUCT = ("chicle_elastic", *TOP_FOLDERS)
 
-WITH_TORCH = ("handler.py", "torchrun_plugin.py", "fork_server.py")
-"""Files of the cluster that no agent imports: for plain torchrun, and for the tasks of a local cluster."""
-
 STDLIB = sys.stdlib_module_names
 # What the lower floors may import of others: at once, and lazily on top of that.
 ALLOWED_BELOW_FLOOR_2 = {
@@ -300,8 +297,6 @@ def _torch_import(path: str, here: Place, imported: Import) -> Iterator[str]:
     )
     if here.floor < 3 and not is_torch_solver:
         yield f"{here.folder} imports torch; only the torch solvers (local_sgd, flat, engines) and floors 3 to 5 may"
-    if _root_folder(here) == "cluster" and PurePosixPath(path).name not in WITH_TORCH:
-        yield "imports torch; an agent loads none: it would take four times the memory, and a second more to start"
     if here.folder == "estimators" and not imported.is_lazy:
         yield "imports torch at once; import it where it is used: `import estimators` loads no torch"
     for name in (*imported.module.split("."), *imported.names):

@@ -1,6 +1,7 @@
 """What users can write: the public names of the packages, the components of TorchX, and the command lines.
 
 A package's public names are its `__all__`. Modules inside may change from release to release and are not listed.
+Options of torchrun, which `python -m chicle_elastic.launch` has too, are torch's and not listed either.
 
 Run as a program (`make surface`) it writes them to surface.txt.
 """
@@ -63,6 +64,8 @@ def option_of(name: str) -> str:
 
 def commands() -> dict[str, list[str]]:
     """Commands of `chicle`, and the options of each and of the launcher."""
+    from torch.distributed.run import get_args_parser
+
     from chicle_elastic.cli.main import COMMANDS
     from chicle_elastic.cluster import options
 
@@ -71,7 +74,7 @@ def commands() -> dict[str, list[str]]:
         parser = argparse.ArgumentParser()
         importlib.import_module(command.module).add_arguments(parser)
         found[f"chicle {name}"] = options_of(parser)
-    found[options.PROGRAM] = options_of(options.parser())
+    found[options.PROGRAM] = sorted(set(options_of(options.parser())) - set(options_of(get_args_parser())))
     return found
 
 

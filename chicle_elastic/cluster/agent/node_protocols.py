@@ -3,14 +3,20 @@
 from typing import Protocol
 
 from chicle_elastic.cgroups import MemoryKills
-from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.agent.task_supervisor import Processes
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
 
 
+class TaskEnd(Protocol):
+    """How a task has ended."""
+
+    def is_failed(self) -> bool:
+        """Whether it has failed."""
+
+
 class Launcher(Processes, Protocol):
-    """Starts the tasks of a node, one at a time."""
+    """Starts the tasks of a node, one at a time: torch's agent, or that of a local cluster."""
 
     memory_kills: MemoryKills
     restarts_left: int  # how often the agent may still restart a task that crashed
