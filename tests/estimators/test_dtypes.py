@@ -68,7 +68,6 @@ def test_models_are_those_of_the_float32_copy(model, dtype, tmp_path):
 def test_kernels_and_blocks_of_large_rows_read_halves(model, dtype, monkeypatch):
     """With every table taken for a large one, whose rows stay where they are."""
     monkeypatch.setattr("chicle_elastic.solvers.linear.rows.SMALL_VALUES", 0)
-    monkeypatch.setattr("chicle_elastic.solvers.linear.multinomial.solver.SMALL_VALUES", 0)
     X, copy, y = digits(model, dtype)
     found, expected = (clone(model).set_params(tol=1e-7).fit(rows, y) for rows in (X, copy))
     np.testing.assert_allclose(found.objective_, expected.objective_, rtol=2e-7)

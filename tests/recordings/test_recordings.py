@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.scheduling.replaying import Replay
-from tests.scheduling.test_mutants import dice_are_thrown, free_before_commit, skip_a_commit
+from tests.scheduling.test_mutants import commit_before_the_copy_arrived, dice_are_thrown, free_before_commit
 
 FOLDER = Path(__file__).parent
 RECORDINGS = sorted(FOLDER.glob("*.recording.jsonl*"))
 MAX_BYTES = 50_000
-MUTANTS = (skip_a_commit, free_before_commit, dice_are_thrown)
+MUTANTS = (commit_before_the_copy_arrived, free_before_commit, dice_are_thrown)
 
 
 def differences(path: Path) -> list[str]:
