@@ -20,6 +20,12 @@ from tests.hosts.lab import Lab
 PORT = 29400
 JUMBO = 9000
 """Bytes of a frame where the rate is not bounded: a frame costs the switch the same, whatever its length."""
+TORCH_STORE = """
+import sys, threading
+from torch.distributed import TCPStore
+store = TCPStore(sys.argv[1], int(sys.argv[2]), is_master=True, wait_for_workers=False)
+threading.Event().wait()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +113,7 @@ class HostSide(Side):
         (host,) = lab.boot("store")
         link.apply(host)
         self.endpoint = f"{host.addresses[0]}:{PORT}"
-        command = [sys.executable, "-m", "chicle_elastic.launch", "--store-only", "--rdzv-endpoint", self.endpoint]
-        self._store = host.start(
-            [*command, "--secret-file", str(self.secret_file)],
-            folder / "store.out",
-            environ={"PYTHONPATH": str(ROOT)},
-        )
+        self._store = host.start(self.store_command(host), folder / "store.out", environ={"PYTHONPATH": str(ROOT)})
         lab.network.delay(link.round_trip_s / 2)
 
     def start(self) -> Node:
@@ -129,6 +130,11 @@ class HostSide(Side):
     def environ(self) -> Mapping[str, str]:
         """Further variables of the environment of a node."""
         return {}
+
+    def store_command(self, host: Host) -> list[str]:
+        """How to start the store on a host."""
+        command = [sys.executable, "-m", "chicle_elastic.launch", "--store-only", "--rdzv-endpoint", self.endpoint]
+        return [*command, "--secret-file", str(self.secret_file)]
 
     def command_on(self, host: Host) -> list[str]:
         """How to start a node on a host."""
@@ -158,6 +164,10 @@ class StockOnHosts(HostSide):
     def environ(self) -> Mapping[str, str]:
         """What it needs to work on several hosts at all."""
         return {**STOCK_ENVIRON, "GLOO_SOCKET_IFNAME": "eth0"}
+
+    def store_command(self, host: Host) -> list[str]:
+        """A store of torch's: torchrun cannot talk to ours."""
+        return [sys.executable, "-c", TORCH_STORE, host.addresses[0], str(PORT)]
 
     def command_on(self, host: Host) -> list[str]:
         """torchrun."""
