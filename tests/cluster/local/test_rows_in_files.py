@@ -43,5 +43,5 @@ def test_a_node_with_another_folder_is_refused(tmp_path: Path) -> None:
         first.wait_for("iteration")
         other = cluster.start("n1", before=partial(os.chdir, tmp_path / "n1"))
         assert other.wait_for_end() == 1
-        assert "'data': " in other.output()
+        assert "data is " in other.output()
         first.wait_for("iteration", after=len(first.events()))  # which trains on
