@@ -69,9 +69,18 @@ def strike_out(evidence: Evidence, line: LedgerLine) -> None:
 
 
 def last_lines(evidence: Evidence) -> list[LedgerLine]:
-    """Of the last iteration that all rows had a part in, but for those at the very end; in calm weather."""
+    """Of the last iteration that all rows had a part in, but for those at the very end; in calm weather: near a loss
+    the judge excuses what is missing, and the job may have ended soon after one."""
     rows = {iteration: sum(line.rows for line in lines) for iteration, lines in evidence.lines.items()}
-    calm = [each for each, count in rows.items() if count == max(rows.values()) and each <= max(evidence.merged) - 3]
+    losses = set[int]().union(*evidence.lost.values())
+    calm = [
+        each
+        for each, count in rows.items()
+        if count == max(rows.values())
+        and each <= max(evidence.merged) - 3
+        and losses.isdisjoint(range(each - 2, each + 2))
+        and not any(evidence.may_lack(line.node, each) for line in evidence.lines[each])
+    ]
     return evidence.lines[max(calm)]
 
 
