@@ -87,7 +87,7 @@ def play(side: Side, changes: int) -> Stalls:
         step_ms = median_step_ms(side.nodes[-1].laps())
         stalls[kind].append(take_one(side, kind, number // 2 % NUM_NODES) - step_ms)
         stalls[JOIN].append(add_one(side) - step_ms)
-        print(f"  {side.name}: {kind} {stalls[kind][-1]:.0f} ms, join {stalls[JOIN][-1]:.0f} ms", flush=True)
+        print(f"  {side.name}: {kind} {stalls[kind][-1]:.0f} ms, join {stalls[JOIN][-1]:.0f} ms", file=sys.stderr)
     return stalls
 
 
@@ -132,7 +132,7 @@ def overhead(size: int, pairs: int, num_steps: int, folder: Path) -> Iterator[Ro
         ratios.append(found["chicle"][0] / found["stock"][0])
         cpu_ratios.append(found["chicle"][1] / found["stock"][1])
         shown = ", ".join(f"{side} {step:.1f} ms, CPU {cpu:.1f} ms" for side, (step, cpu) in sorted(found.items()))
-        print(f"  {size} processes, a step: {shown}", flush=True)
+        print(f"  {size} processes, a step: {shown}", file=sys.stderr)
     for name, values in (("step", ratios), ("processor time of a step", cpu_ratios)):
         low, high = interval(values)
         shown = f"{low:.3f} to {high:.3f}"
