@@ -102,7 +102,7 @@ class Side:
         self.store: StoreServer | StockStore = self.new_store()
 
     def new_store(self) -> "StoreServer | StockStore":
-        """Where the nodes find each other."""
+        """Return where the nodes find each other."""
         return StoreServer()
 
     def command(self, name: str) -> list[str]:

@@ -81,8 +81,8 @@ class Common:
 
     @classmethod
     def of(cls, block: Block, dtype: Dtype | None = None) -> "Common":
-        """What `block` says of the others, with `dtype` where one is asked for. Raises UsageError for sparse rows as a
-        dtype of dense rows alone, DataError for dense rows without a column."""
+        """Say what `block` says of the others, with `dtype` where one is asked for. Raises UsageError for sparse rows
+        as a dtype of dense rows alone, DataError for dense rows without a column."""
         kind: Literal["dense", "csr"] = "csr" if isinstance(block.rows, CsrRows) else "dense"
         if kind == "csr" and dtype not in (None, *CSR_VALUE_DTYPES):
             raise UsageError(f"{block.origin.path}: sparse rows cannot be {dtype}; pass --dtype float32 or float64")
@@ -135,7 +135,7 @@ def own_dtype(block: Block) -> str:
 def open_inputs(
     paths: Sequence[Path], out: Path, format_: Format | None, read: ReadOptions, report: Report
 ) -> list[Input]:
-    """What there is to read, every format found out; only first bytes have been read (all, for zero_based None). Raises
+    """Find what there is to read, and every format; only first bytes have been read (all, for zero_based None). Raises
     UsageError for paths or options that cannot work, DataError when a file is of a format that is not read, OSError
     when a file cannot be read.
 

@@ -232,7 +232,7 @@ def decode_with_state_header(
 
 
 def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> RowsInPlace:
-    """What `decode` makes of the immutable part, before there is a state behind it. Raises ChunkCorruptError as
+    """Return what `decode` makes of the immutable part, before there is a state behind it. Raises ChunkCorruptError as
     `decode` does, or when the rows are outside, and those are others or cannot be had."""
     content = bytes_of(buffer)
     address = content.ctypes.data

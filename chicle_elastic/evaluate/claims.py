@@ -60,7 +60,7 @@ def claims_of(settings: Settings, rows: Sequence[Row]) -> list[Claim]:
     """Collect the claims: from the runs of figure 1, whose seeds are known, and from the rows of the other figures."""
 
     def values(figure: str, *, is_image: bool = False, key: str = "reached") -> list[float]:
-        """Of each setting that one side finished: a row that sums them up has no details."""
+        """Return the value of each setting that one side finished: a row that sums them up has no details."""
         of = [row for row in rows if row.part == figure and row.details.get("is_image", False) == is_image]
         return [row.value for row in of if key in row.details and row.value is not None and not math.isnan(row.value)]
 

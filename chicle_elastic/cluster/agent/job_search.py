@@ -38,7 +38,7 @@ class JobSearch:
         self._moved_s = now
 
     def look(self, term: Term, beacon: Beacon, *, dead: Set[str], waited_s: float, now: float) -> Finding | None:
-        """What is in the store now. Returns None as long as it is too early to say.
+        """Read what is in the store now. Returns None as long as it is too early to say.
 
         Args:
             waited_s: Seconds since this node has reached an agent.

@@ -56,7 +56,8 @@ class Draft:
 
 
 class CheckpointWriter:
-    """Of one task. `tell`: called for each complete checkpoint, in the thread: iteration, size in bytes, seconds."""
+    """Writes checkpoints of one task. `tell`: called for each complete one, in the thread: iteration, size in bytes,
+    seconds."""
 
     def __init__(
         self,

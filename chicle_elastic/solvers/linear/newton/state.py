@@ -353,7 +353,7 @@ class NewtonState(ProgressState):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no output has anything left to do."""
+        """Say whether no output has anything left to do."""
         return all(output.phase is NewtonPhase.REST for output in self.outputs)
 
     @property
