@@ -76,12 +76,12 @@ class JobRun:
         forget: Callable[[Connection], None],
     ) -> None:
         fields_of(said, job=dict, nodes=int, min_nodes=int, start_nodes=int, limit=int, grace_s=(int, float))
-        if len(said.fds) != 1:
-            raise ProtocolError(f"a job came with {len(said.fds)} descriptors, and needs the one of its data")
+        if not said.fds:
+            raise ProtocolError("a job came without the descriptors of its data")
         self.client = client
         self.run_id = f"local-{secrets.token_hex(8)}"
         self._settings = said.fields
-        self._data = said.fds[0]
+        self._data = said.fds
         self._processes, self._endpoint = processes, endpoint
         self._watch, self._forget = watch, forget
         self._nodes: list[NodeProcesses] = []
@@ -186,8 +186,8 @@ class JobRun:
 
     def close(self) -> None:
         """Give back what the job held."""
-        os.close(self._data)
-        os.close(self._secret)
+        for fd in (*self._data, self._secret):
+            os.close(fd)
 
     # How.
 
@@ -258,7 +258,7 @@ class JobRun:
             described = self._settings["job"]
             job = {"described": described, "control": fields["control"], "max_nodes": fields["max_nodes"]}
             job["is_single_use"] = bool(described.get("has_code"))
-            fds, output = (theirs.fileno(), self._data), self._output(f"{node.name}.task")
+            fds, output = (theirs.fileno(), *self._data), self._output(f"{node.name}.task")
             node.memory_kills = MemoryKills()
             task = self._processes.begin(TASK, f"task {node.name}", job, fds=fds, output=output)
             node.task = task

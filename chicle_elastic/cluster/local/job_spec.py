@@ -1,7 +1,7 @@
-"""A job on its way from the driver of a local cluster to the tasks: JSON, and a sealed memory file.
+"""A job on its way from the driver of a local cluster to the tasks: JSON, and sealed memory files.
 
-The file has the data (`staging`), and the trainer and the policies as pickles (`user_code`); JSON says where what lies,
-and the rest.
+The files have the data (`staging`), and the first one the trainer and the policies as pickles (`user_code`); JSON says
+where what lies, and the rest.
 """
 
 import os
@@ -16,13 +16,12 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.local import user_code
 from chicle_elastic.cluster.local.staging import (
-    StagedFile,
+    MappedFiles,
+    StagedFiles,
     describe_array,
     describe_source,
-    map_file,
     open_array,
     open_source,
-    require_sealed,
 )
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -31,21 +30,22 @@ from chicle_elastic.solvers.base import Trainer
 from chicle_elastic.surroundings import is_folder_gone
 
 
-def stage(job: Job, file: StagedFile) -> dict[str, Any]:
-    """Write trainer and policies of a job to `file`, have its `fill` write the data, and say the rest in JSON. Raises
-    UsageError when the trainer or a policy cannot be pickled, CapacityError when there is no memory for the data."""
+def stage(job: Job, files: StagedFiles) -> dict[str, Any]:
+    """Write trainer and policies of a job and some data to the first of `files`, have `fill` write the others, and say
+    the rest in JSON. Raises UsageError when the trainer or a policy cannot be pickled, CapacityError when there is no
+    memory for the data."""
     began_s = time.monotonic()
     parts: dict[str, Any] = {"trainer": job.trainer}
     for number, policy in enumerate(job.policies or ()):
         parts[f"policy {number}"] = policy
     pickles, has_code = user_code.dump(parts)
     described: dict[str, Any] = {
-        "pickles": describe_array(np.frombuffer(pickles, dtype=np.uint8), file),
+        "pickles": describe_array(np.frombuffer(pickles, dtype=np.uint8), files),
         "has_code": has_code,
         "uses_torch": _uses_torch(job.trainer),
         "began_s": began_s,
         "num_policies": None if job.policies is None else len(job.policies),
-        "source": describe_source(job.source, file),
+        "source": describe_source(job.source, files),
         "max_iterations": job.max_iterations,
         "seed": job.seed,
         "keep_state": job.keep_state,
@@ -56,9 +56,10 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         "folder": None if is_folder_gone() else os.getcwd(),
     }
     if job.initial_state is not None:
-        described["initial_state"] = describe_array(job.initial_state, file)
+        described["initial_state"] = describe_array(job.initial_state, files)
     if job.initial_model is not None:
-        described["initial_model"] = describe_array(job.initial_model, file)
+        described["initial_model"] = describe_array(job.initial_model, files)
+    files.seal(0)
     return described
 
 
@@ -73,23 +74,20 @@ def _uses_torch(trainer: Trainer) -> bool:
 
 def build(
     described: Mapping[str, Any],
-    fd: int,
+    memory: MappedFiles,
     *,
     tell: Callable[[IterationRecord], None],
     keep: Callable[[IterationRecord, Array], None],
     ask: Callable[[IterationRecord, Array], bool],
     on_transition: Callable[[Transition], None],
 ) -> Job:
-    """The job again, in a task. Raises UsageError when the file is not sealed, or the trainer or a policy cannot be
-    made here, DataError when the chunk folder is not there any more, or damaged.
+    """The job again, in a task. Raises UsageError when the trainer or a policy cannot be made here, DataError when the
+    chunk folder is not there any more, or damaged.
 
     Args:
-        fd: Of the file; it may be closed afterwards.
         tell: Takes records, if the driver wants to be told.
         ask: Asks whether the job ends, if the driver wants to be asked.
     """
-    require_sealed(fd)
-    memory = map_file(fd)
     initial, checkpoint = described.get("initial_state"), described["checkpoint"]
     model = described.get("initial_model")
     num_policies = described["num_policies"]

@@ -24,7 +24,7 @@ from chicle_elastic.cluster.local.bootstrap import end_server, how_ended, reach_
 from chicle_elastic.cluster.local.driver import Driver
 from chicle_elastic.cluster.local.job_spec import stage
 from chicle_elastic.cluster.local.messages import Connection
-from chicle_elastic.cluster.local.staging import StagedFile
+from chicle_elastic.cluster.local.staging import StagedFiles
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.records import Member
 from chicle_elastic.policies.base import Policy, require_policies
@@ -168,12 +168,12 @@ class LocalCluster:
             "memory_bytes": self.memory_bytes,
             "log_dir": None if self.log_dir is None else str(absolute(Path(self.log_dir))),
         }
-        with Wait(_words(begin)) as start, self._reach() as server, StagedFile() as file:
-            settings["job"] = stage(job, file)
+        with Wait(_words(begin)) as start, self._reach() as server, StagedFiles() as files:
+            settings["job"] = stage(job, files)
             with contextlib.suppress(ConnectionError):  # its end will be seen
-                server.send("run", fds=(file.fd,), **settings)
-            file.fill()  # while the nodes start
-            file.close()
+                server.send("run", fds=files.fds, **settings)
+            files.fill()  # while the nodes start
+            files.close()
             with contextlib.suppress(ConnectionError):
                 server.send("staged")
             return Driver(server, job, start, partial(how_ended, self.address)).run()

@@ -28,6 +28,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.local.job_spec import build
 from chicle_elastic.cluster.local.messages import Connection, Received
+from chicle_elastic.cluster.local.staging import MappedFiles
 from chicle_elastic.errors import PeerLostError, ProtocolError
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.cluster_task.runtime import ClusterRuntime
@@ -36,6 +37,7 @@ from chicle_elastic.waits import tell_through
 
 TELL_S = 0.05  # records are told in batches: a message per iteration and task would be more work than a small iteration
 EXIT_FAILED = 1
+GONE = "the driver of the local cluster is gone"
 MOST_READINGS = 5  # of a model that is written now and then, until two in a row are equal
 
 
@@ -45,27 +47,22 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
     Args:
         job: "described" by `job_spec.stage`; "control", the address of the agent; "max_nodes", how many there may be.
     """
-    driver, data = fds
+    driver, *data = fds
     described = job["described"]
     with Connection(socket.socket(fileno=driver)) as line:
-        if line.receive() is None:  # the driver has given up, and the server ends the job
-            return EXIT_FAILED
         reporter = Reporter(line)
         try:
-            try:
-                sys.path[:] = described["sys_path"]
-                if described["folder"] is not None:
-                    os.chdir(described["folder"])
-                built = build(
-                    described,
-                    data,
-                    tell=reporter.tell,
-                    keep=reporter.keep,
-                    ask=reporter.ask,
-                    on_transition=reporter.note,
-                )
-            finally:
-                os.close(data)
+            sys.path[:] = described["sys_path"]
+            if described["folder"] is not None:
+                os.chdir(described["folder"])
+            built = build(
+                described,
+                MappedFiles(data, reporter.wait_for_data),
+                tell=reporter.tell,
+                keep=reporter.keep,
+                ask=reporter.ask,
+                on_transition=reporter.note,
+            )
             with tell_through(reporter.wait):
                 runtime = ClusterRuntime(
                     control=job["control"], max_nodes=job["max_nodes"], began_s=described["began_s"]
@@ -78,6 +75,8 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
             return EXIT_FAILED
         finally:
             reporter.close()
+            for fd in data:
+                os.close(fd)
     return 0
 
 
@@ -92,6 +91,8 @@ class Reporter:
         self._kept: list[IterationRecord] = []
         self._model: Array | None = None
         self._inbox: SimpleQueue[Received | None] = SimpleQueue()
+        self._is_staged = False
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="chicle-driver", daemon=True)
         self._thread.start()
 
@@ -118,6 +119,12 @@ class Reporter:
             self._records, self._transitions = [], []
             self._told_s = time.monotonic()
 
+    def wait_for_data(self) -> None:
+        """Wait until all data is staged. Raises PeerLostError when the driver is gone before."""
+        self._news.wait()
+        if not self._is_staged:
+            raise PeerLostError(GONE)
+
     def wait(self, text: str) -> None:
         """Tell why nothing happens; called in a thread of its own."""
         with contextlib.suppress(PeerLostError):
@@ -129,7 +136,7 @@ class Reporter:
         while (said := self._inbox.get()) is not None:
             if said.kind == "answer" and said.fields["iteration"] == record.iteration:
                 return bool(said.fields["is_ended"])
-        raise PeerLostError("the driver of the local cluster is gone")
+        raise PeerLostError(GONE)
 
     def finish(self, outcome: Outcome) -> None:
         """Say that the job is done, and send the outcome when the driver wants it."""
@@ -181,10 +188,14 @@ class Reporter:
     def _listen(self) -> None:
         with contextlib.suppress(ProtocolError, OSError):
             while (said := self._line.receive()) is not None:
-                if said.kind == "interrupted":
+                if said.kind == "staged":
+                    self._is_staged = True
+                    self._news.set()
+                elif said.kind == "interrupted":
                     self._send_kept()
                 else:
                     self._inbox.put(said)
+        self._news.set()
         self._inbox.put(None)
 
     def _send_kept(self) -> None:
@@ -204,4 +215,4 @@ class Reporter:
         try:
             self._line.send(kind, **fields)
         except ConnectionError as error:
-            raise PeerLostError("the driver of the local cluster is gone") from error
+            raise PeerLostError(GONE) from error

@@ -5,7 +5,10 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+import numpy as np
+
 from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.headers import HEADER_BYTES, Header
 from chicle_elastic.chunks.layout import Outside
 from chicle_elastic.chunks.sources import ChunkSource, is_shared
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
@@ -28,6 +31,7 @@ class ChunkLoader:
         answer: Callable[[Loaded | LoadFailed], None],
     ) -> None:
         self._source = source
+        self._header_outside: Callable[[ChunkId], Header | None] = getattr(source, "header_outside", lambda _: None)
         self._state = state
         self._resumption = resumption
         self._answer = answer
@@ -70,8 +74,14 @@ class ChunkLoader:
     def _load(self, load: Load, arena: Arena | None) -> None:
         if arena is None:
             raise LookupError(f"the agent has not sent arena {load.arena}")
-        chunk = self._source.load(load.chunk, self._state)
         state = None if self._resumption is None else self._resumption.state(merged=load.merged, began=load.began)
+        header = self._header_outside(load.chunk) if state is None else None
+        if header is not None:  # the rows may still be on their way
+            into = arena.array(load.slot)
+            into[:HEADER_BYTES] = np.frombuffer(header.pack(), np.uint8)
+            layout.attach_state(into, self._state, where=f"slot {load.slot}")
+            return
+        chunk = self._source.load(load.chunk, self._state)
         if state is not None:
             chunk.state[...] = state[chunk.row_ids]
         # Sources do not know the solver cache: only chunks that can move have room for it beside the state.

@@ -1,50 +1,64 @@
 """The memory file that the driver of a local cluster writes: what its tasks find there, and what is refused."""
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.sparse import random_array
 
 from chicle_elastic.cgroups import Headroom
+from chicle_elastic.chunks.headers import Header
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.cluster.local import staging
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.cluster.net.event_file import read_events
 from chicle_elastic.errors import CapacityError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.chunks.samples import assert_same_chunk
+from tests.timeouts import comes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(1000, 7))
 STATE = StateSpec(outputs=1, width=1)
 
 
-def staged(source: ChunkSource) -> ChunkSource:
+def staged(source: ChunkSource) -> Any:
     """The source as a task has it."""
-    with staging.StagedFile() as file:
-        described = staging.describe_source(source, file)
-        file.fill()
-        staging.require_sealed(file.fd)
-        return staging.open_source(described, staging.map_file(file.fd))
+    with staging.StagedFiles() as files:
+        described = staging.describe_source(source, files)
+        files.seal(0)
+        files.fill()
+        found = staging.open_source(described, staging.MappedFiles(files.fds, lambda: None))
+        for info in found.infos(NO_STATE):
+            found.load(info.id, NO_STATE)
+        return found
 
 
 @pytest.mark.parametrize("data", [X, X.astype(np.float32), random_array((1000, 40), density=0.1, rng=RNG)])
 @pytest.mark.parametrize("weights", [None, np.arange(1000.0)])
-def test_tasks_find_every_chunk_of_the_driver(data: object, weights: np.ndarray | None) -> None:
-    """Shuffled, dense or sparse, with weights or without, and of the sizes that were said."""
+def test_tasks_find_every_chunk_of_the_driver(
+    data: object, weights: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shuffled, dense or sparse, with weights or without, in the first file or a later one, of the sizes that were
+    said."""
+    monkeypatch.setattr(staging, "WARMUP_BYTES", 5000)
     y = RNG.integers(0, 3, 1000)
     source = ArraySource(data, y, weights=weights, max_tasks=3, chunk_bytes=4096)
     found = staged(source)
     assert found.schema == source.schema
     assert found.infos(STATE) == source.infos(STATE)
     for info in source.infos(STATE):
-        assert_same_chunk(found.load(info.id, STATE), source.load(info.id, STATE))
+        chunk = source.load(info.id, STATE)
+        assert_same_chunk(found.load(info.id, STATE), chunk)
+        assert found.header_outside(info.id) == Header.of(chunk).outside()
 
 
 class OddSource:
@@ -84,11 +98,55 @@ def test_too_little_memory_is_refused_before_a_byte_is_written(monkeypatch: pyte
     monkeypatch.setattr(staging, "memory_headroom", lambda: Headroom(num_bytes=10_000, source="memory.max"))
     source = ArraySource(X, X[:, 0], max_tasks=2)
     needed = sum(info.size_bytes for info in source.infos(NO_STATE))
-    with staging.StagedFile() as file:
+    with staging.StagedFiles() as files:
         with pytest.raises(CapacityError, match=r"memory\.max") as refusal:
-            staging.describe_source(source, file)
+            staging.describe_source(source, files)
         assert staging.format_size(needed) in str(refusal.value)
-        assert os.fstat(file.fd).st_blocks == 0
+        assert not any(os.fstat(fd).st_blocks for fd in files.fds)
+
+
+def large_data() -> ArraySource:
+    """Source of more than the nodes warm up with."""
+    data = RNG.normal(size=(60_000, 40)).astype(np.float32)
+    return ArraySource(data, (data[:, 0] > 0).astype(np.int32), max_tasks=2)
+
+
+@pytest.mark.parametrize("who_dies", ["nobody", "task", "agent"])
+def test_nodes_meet_while_data_is_staged(who_dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one of them is killed meanwhile, and another process takes its place."""
+    fill = staging.StagedFiles.fill
+
+    def hot() -> int:
+        return sum(event["kind"] == "hot" for event in read_events(tmp_path))
+
+    def fill_when_they_have_met(files: staging.StagedFiles) -> None:
+        assert comes(
+            lambda: {event["node"] for event in read_events(tmp_path) if event["kind"] == "group"} == {"n0", "n1"}, 20
+        )
+        if who_dies != "nobody":
+            member = cluster.members()["n1"]
+            os.kill(member.pid if who_dies == "task" else member.agent_pid, signal.SIGKILL)
+            assert comes(lambda: hot() == 3, 20)
+        fill(files)
+
+    monkeypatch.setattr(staging.StagedFiles, "fill", fill_when_they_have_met)
+    with LocalCluster(2, log_dir=tmp_path) as cluster:
+        outcome = cluster.run(Job(trainer=LinearTrainer(C=0.1), source=large_data(), max_iterations=500))
+    assert outcome.certificate is not None
+    assert outcome.certificate.is_complete
+
+
+def test_what_fails_while_nodes_wait_for_data_is_told_and_they_go() -> None:
+    """The next job has nodes that wait for nothing."""
+    source = large_data()
+    infos = source.infos(NO_STATE)
+    last = replace(infos[-1], size_bytes=infos[-1].size_bytes - 128)
+    source.infos = lambda state: (*infos[:-1], last)  # type: ignore[method-assign]
+    with LocalCluster(2) as cluster:
+        with pytest.raises(UsageError, match=r"chunk \d+ of "):
+            cluster.run(Job(trainer=LinearTrainer(C=0.1), source=source, max_iterations=500))
+        outcome = cluster.run(Job(trainer=LinearTrainer(C=0.1), source=large_data(), max_iterations=500))
+    assert outcome.certificate is not None
 
 
 def test_tasks_keep_the_rows_where_they_are() -> None:

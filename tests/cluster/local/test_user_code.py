@@ -15,7 +15,7 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local import user_code
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
-from chicle_elastic.cluster.local.staging import SEALS, StagedFile, require_sealed
+from chicle_elastic.cluster.local.staging import SEALS, MappedFiles, StagedFiles, map_file
 from chicle_elastic.errors import MissingExtraError, UsageError
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.training.job import Job, Outcome
@@ -264,26 +264,35 @@ def test_a_task_that_was_given_code_is_not_kept(cluster: LocalCluster) -> None:
 
 
 def test_nothing_is_read_from_a_file_that_can_still_be_changed(tmp_path: Path) -> None:
-    """Neither from a memory file before it is sealed, or with one seal too few, nor from a file on a disk."""
-    with StagedFile() as file:
-        file.add(np.zeros(3))
+    """Neither from a memory file before it is sealed, or with one seal too few, nor from a file on a disk; and of the
+    files that are filled later none is read before all are said to be whole, nor then without a seal."""
+    with StagedFiles() as files:
+        files.add(np.zeros(3))
         with pytest.raises(UsageError, match="is not sealed"):
-            require_sealed(file.fd)
-        fcntl.fcntl(file.fd, fcntl.F_ADD_SEALS, SEALS & ~fcntl.F_SEAL_WRITE)
+            map_file(files.fds[0])
+        fcntl.fcntl(files.fds[0], fcntl.F_ADD_SEALS, SEALS & ~fcntl.F_SEAL_WRITE)
         with pytest.raises(UsageError, match="is not sealed"):
-            require_sealed(file.fd)
-        file.fill()
-        require_sealed(file.fd)
+            map_file(files.fds[0])
+        files.seal(0)
+        waits: list[int] = []
+        memory = MappedFiles(files.fds, lambda: waits.append(len(waits)))
+        assert not memory[0].any()
+        assert not waits
+        with pytest.raises(UsageError, match="is not sealed"):
+            memory[1]
+        files.fill()
+        assert all(len(memory[file]) == 1 for file in range(1, len(files.fds)))
+        assert waits == [0, 1]
     with open(tmp_path / "data", "w+b") as disk, pytest.raises(UsageError, match="is not sealed"):
-        require_sealed(disk.fileno())
+        map_file(disk.fileno())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_nothing_is_read_from_a_file_of_another_user() -> None:
     """However sealed it is."""
-    with StagedFile() as file:
-        file.add(np.zeros(3))
-        file.fill()
-        os.fchown(file.fd, 65534, 65534)
+    with StagedFiles() as files:
+        files.add(np.zeros(3))
+        files.seal(0)
+        os.fchown(files.fds[0], 65534, 65534)
         with pytest.raises(UsageError, match="belongs to another user"):
-            require_sealed(file.fd)
+            map_file(files.fds[0])
