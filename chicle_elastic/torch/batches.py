@@ -1,20 +1,17 @@
 """Samples of a data set by their numbers, and batches of them."""
 
-import bisect
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, TensorDataset, default_collate
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.rows import as_floats, matrix_of
-from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, CsrRows
+from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.torch.schedule import cut
 
 
@@ -90,7 +87,8 @@ def samples_of(dataset: Any, collate: Callable[[list[Any]], Any] | None = None) 
     if isinstance(dataset, str | Path):
         dataset = ChunkFolder(dataset)
     if isinstance(dataset, ChunkFolder):
-        return Samples(FolderRows(dataset), collate or default_collate)
+        chunks = [ChunkRows(chunk, dataset.schema) for chunk in dataset.mapped() or dataset]
+        return Samples(ConcatDataset(chunks), collate or default_collate)
     parts = (dataset,) if isinstance(dataset, torch.Tensor | np.ndarray) else dataset
     is_tuple = isinstance(parts, tuple) or (isinstance(parts, list) and len(parts) == 2)
     if is_tuple and parts and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
@@ -109,25 +107,17 @@ def samples_of(dataset: Any, collate: Callable[[list[Any]], Any] | None = None) 
     return Samples(dataset, None if is_of_tensors else collate or default_collate)
 
 
-class FolderRows:
-    """Rows and targets of a chunk folder, dense, with the shape of a sample; their files are mapped where possible."""
+class ChunkRows(Dataset[Any]):
+    """Rows and targets of a chunk, dense, with the shape of a sample."""
 
-    def __init__(self, folder: ChunkFolder) -> None:
-        self._folder = folder.mapped() or folder
-        self._schema = folder.schema
-        counts = [info.num_rows for info in folder.infos(NO_STATE)]
-        self._starts = [0, *itertools.accumulate(counts)]
-        self._chunks: dict[int, Chunk] = {}
+    def __init__(self, chunk: Chunk, schema: DataSchema) -> None:
+        self._chunk, self._schema = chunk, schema
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return self._chunk.num_rows
 
-    def __getitem__(self, number: int) -> tuple[Array, Any]:
-        which = bisect.bisect_right(self._starts, number) - 1
-        if which not in self._chunks:
-            self._chunks[which] = self._folder.load(ChunkId(which), NO_STATE)
-        chunk, row = self._chunks[which], number - self._starts[which]
-        rows, shape, target = chunk.rows, self._schema.sample_shape, chunk.targets[row]
+    def __getitem__(self, row: int) -> tuple[Array, Any]:
+        rows, shape, target = self._chunk.rows, self._schema.sample_shape, self._chunk.targets[row]
         if isinstance(rows, CsrRows):
             values: Array = matrix_of(rows)[[row]].toarray()[0]
         else:

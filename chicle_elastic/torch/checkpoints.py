@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from chicle_elastic.chunks.places import Place, place_of
 from chicle_elastic.chunks.views import NO_STATE
 from chicle_elastic.errors import DataError
@@ -40,10 +38,6 @@ class LoopCheckpoints:
         self._writer: CheckpointWriter | None = None
         self._saved_s, self._saved_step = time.monotonic(), 0
 
-    def find(self) -> int:
-        """Return the step of the newest checkpoint, if the job is to resume; 0 for none."""
-        return self.newest() if self._settings is not None and self._settings.resume else 0
-
     def newest(self, most: float = float("inf")) -> int:
         """Return the step of the newest checkpoint of the folder, up to a step; 0 for none."""
         return max((step for step, _ in self._whole() if step <= most), default=0)
@@ -60,7 +54,7 @@ class LoopCheckpoints:
             raise DataError(f"{error}; remove {path} to resume from the checkpoint before it") from error
         begin = 8 + int.from_bytes(content[:8], "little")
         head = bytes(content[8:begin])
-        tensors = self._state.room(head, in_place=False)
+        tensors = self._state.room(head)
         for tensor in tensors:
             view = bytes_of(tensor)
             view[:] = content[begin : begin + len(view)]
@@ -94,17 +88,7 @@ class LoopCheckpoints:
         content = b"".join([len(head).to_bytes(8, "little"), head, *map(bytes_of, tensors)])
         if self._writer is None:
             self._writer = CheckpointWriter(settings, IDENTITY, lambda *_: None, f"node {self._who}")
-        self._writer.begin(
-            Draft(
-                iteration=step,
-                time_s=time.time(),
-                rank=0,
-                ranks=(),
-                rows=np.zeros(0),
-                state=np.zeros(0),
-                shared=lambda: {FILE: content},
-            )
-        )
+        self._writer.begin(Draft(iteration=step, time_s=time.time(), shared=lambda: {FILE: content}))
 
     def close(self) -> None:
         """Finish what was begun; waits a few seconds at most."""

@@ -34,9 +34,9 @@ from chicle_elastic.errors import JobFailedError, PeerLostError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.solvers.local_sgd import OUTER_RATE, OuterStep
 from chicle_elastic.torch.batches import Batch, samples_of
-from chicle_elastic.torch.checks import check_methods, check_parameters, digest_of, inner_module
+from chicle_elastic.torch.checks import check_methods, digest_of, inner_module
 from chicle_elastic.torch.schedule import Call, Plan, Position, Row, failed_of, mismatch_of
-from chicle_elastic.torch.seat import ClusterSeat, Seat, Solo
+from chicle_elastic.torch.seat import ClusterSeat, Seat
 from chicle_elastic.torch.state import TrainingState, parameters_of
 from chicle_elastic.torch.sums import StepSum
 
@@ -101,13 +101,10 @@ class Loop:
                 f"scheduler_every={scheduler_every!r} is 'epoch' or 'step', reduction={reduction!r} 'mean' or 'sum', "
                 f"and local_steps={local_steps} at least 1"
             )
-        if seed < 0:
-            raise UsageError(f"seed={seed}: generators of random numbers want a seed from 0 on")
         if local_steps > 1 and scaler is not None:
             raise UsageError("a gradient scaler works with local_steps=1 only: its scale would differ between nodes")
         self._model, self._optimizer = inner_module(model), optimizer
-        check_methods(optimizer, scheduler)
-        check_parameters(self._model, optimizer)
+        check_methods(self._model, optimizer, scheduler)
         self._samples = samples_of(dataset, collate)
         if not len(self._samples):
             raise UsageError("the data set has no samples")
@@ -134,14 +131,15 @@ class Loop:
         self._order: tuple[int, Any] = (-1, None)
         self._batch: Batch | None = None
         self._samples_done, self._loss_sum = 0, 0.0
-        self._is_last, self._is_void, self._has_stepped, self._wants_stop = True, False, False, False
-        self._is_within_step = False
+        self._is_last, self._is_void, self._wants_stop = True, False, False
+        self._has_begun_step = self._has_ended_step = False
         self._has_begun = self._is_over = False
-        settings = Settings.from_environment()
-        self._seat: Seat = Solo(self._changed)
-        if settings.control is not None:
-            clock = MonotonicClock()
-            self._seat = ClusterSeat(self._state, self._changed, settings.control, clock, max_nodes=settings.max_nodes)
+        settings, clock = Settings.from_environment(), MonotonicClock()
+        self._seat = (
+            Seat(self._changed)
+            if settings.control is None
+            else ClusterSeat(self._state, self._changed, settings.control, clock, max_nodes=settings.max_nodes)
+        )
 
     # What a script uses.
 
@@ -216,18 +214,17 @@ class Loop:
             after which nothing is added up.
         """
         batch = self._require_batch()
-        if self._has_stepped:
+        if self._has_begun_step:
             raise UsageError("loop.step was called twice for one batch; use loop.backward for its parts")
         if loss is not None and not self._is_void:
             self.backward(loss)
-        self._has_stepped = True
+        self._has_begun_step = True
         self._samples_done += len(batch)
-        if batch.is_rehearsal or self._is_void:
-            return None
-        self._is_within_step = True  # still so when an exception has ended it
-        self._sum.end_batch()
-        loss_of_all = self._add_up() if self._is_last else None
-        self._is_within_step = False
+        loss_of_all = None
+        if not (batch.is_rehearsal or self._is_void):
+            self._sum.end_batch()
+            loss_of_all = self._add_up() if self._is_last else None
+        self._has_ended_step = True
         return loss_of_all
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
@@ -281,17 +278,13 @@ class Loop:
 
     def _begin(self, rank: int) -> None:
         """Begin a step. A step that is done again draws the same random numbers."""
-        if len(self._samples) != self._plan.num_samples:
+        now, before = parameters_of(self._optimizer), self._sum.parameters
+        if len(self._samples) != self._plan.num_samples or [*map(id, now)] != [*map(id, before)]:
             raise UsageError(
-                f"the data set had {self._plan.num_samples} samples and has {len(self._samples)} now; its length has "
-                "to stay, because every node cuts the samples by their numbers"
-            )
-        now = parameters_of(self._optimizer)
-        if list(map(id, now)) != list(map(id, self._sum.parameters)):
-            raise UsageError(
-                f"the optimizer had {len(self._sum.parameters)} parameters and has {len(now)} others now, whose "
-                "gradients the members do not add up; give all groups of parameters before elastic.loop, and set "
-                "requires_grad=False for those that are to wait"
+                f"the data set had {self._plan.num_samples} samples and has {len(self._samples)} now, the optimizer "
+                f"had {len(before)} parameters and has {len(now)} now; both have to stay, because every node cuts the "
+                "samples by their numbers and adds up the gradients that it had at the beginning: give all groups of "
+                "parameters before elastic.loop, and set requires_grad=False for those that are to wait"
             )
         self._is_void, self._samples_done, self._loss_sum = False, 0, 0.0
         entropy = [self._plan.seed, self.position.epoch, self.position.offset, rank]
@@ -314,17 +307,13 @@ class Loop:
             self._order = epoch, self._plan.order(epoch)
         numbers = self._order[1][piece.start : piece.stop]
         self._batch = batch = Batch(self._samples, numbers, epoch=epoch, is_rehearsal=is_rehearsal)
-        self._has_stepped = False
+        self._has_begun_step = self._has_ended_step = False
         yield batch
-        if self._is_within_step:
+        if not self._has_ended_step:
             raise UsageError(
-                f"an exception has ended loop.step on node {self._seat.node}, and the body went on, though its state "
-                "may be half of the step; do not catch exceptions of loop.step: then this node leaves, the others go on"
-            )
-        if not self._has_stepped:
-            raise UsageError(
-                f"node {self._seat.node} did not call loop.step for a batch of {len(batch)} samples in epoch "
-                f"{batch.epoch}, and the others wait for it; call loop.step() without a loss to skip samples"
+                f"node {self._seat.node} did not do loop.step to its end for a batch of {len(batch)} samples in epoch "
+                f"{batch.epoch}, and the others wait for it; call loop.step() without a loss to skip samples, and do "
+                "not catch exceptions of loop.step, which may leave the state half done: then this node leaves"
             )
         self._batch = None
 
@@ -340,7 +329,7 @@ class Loop:
         try:
             rows = self._agree(row)
             while asked := [other.num_values for other in rows if other.call == Call.ALL_REDUCE]:
-                self._seat.all_reduce(np.zeros(asked[0]))
+                self._seat.all_reduce(np.zeros(int(asked[0])))
                 rows = self._agree(row)
             self._seat.all_reduce(buffer)
         except PeerLostError as error:

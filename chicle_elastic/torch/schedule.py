@@ -106,10 +106,6 @@ class Standing(NamedTuple):
     iteration: int = 0
 
 
-TORN = Standing(merged=-1)
-"""Of a member that was cut off while it received: a part of its state is of the job, and a part is its own."""
-
-
 def holders_of(standings: Sequence[Standing]) -> tuple[int, ...]:
     """Return the ranks that have the newest state, which they send to all others: those of the greatest standing; the
     first one where none has begun, as models that have only been built differ."""
@@ -128,15 +124,15 @@ class Call(IntEnum):
 
 
 class Row(NamedTuple):
-    """What a member tells all others before a sum."""
+    """What a member tells all others before a sum, in the numbers as which it travels."""
 
-    call: int
-    num_values: int = 0  # that it is about to add up
-    samples: int = 0  # that it has processed since the last sum
+    call: float
+    num_values: float = 0  # that it is about to add up
+    samples: float = 0  # that it has processed since the last sum
     loss: float = 0.0  # sum over these samples
     seconds: float = 0.0  # that it computed
-    has_vote: bool = False  # its agent wants to stop at this boundary
-    wants_stop: bool = False  # the user's code asks for the end of the training
+    has_vote: float = False  # its agent wants to stop at this boundary
+    wants_stop: float = False  # the user's code asks for the end of the training
 
 
 def failed_of(rows: Sequence[Row], members: Sequence[str]) -> list[str]:
@@ -158,4 +154,4 @@ def mismatch_of(rows: Sequence[Row], members: Sequence[str]) -> str:
 
 def _words(row: Row) -> str:
     name = "loop.all_reduce" if row.call == Call.ALL_REDUCE else "loop.step"
-    return f"{name} over {row.num_values} values"
+    return f"{name} over {row.num_values:.0f} values"

@@ -29,7 +29,7 @@ from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.store.arena import SLOT_ALIGNMENT
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
-from chicle_elastic.torch.schedule import TORN, Row, Standing, holders_of
+from chicle_elastic.torch.schedule import Row, Standing, holders_of
 from chicle_elastic.torch.state import TrainingState, begin_transfer
 from chicle_elastic.values import StateVersion, TaskReport
 
@@ -40,22 +40,36 @@ RESTORED = -1
 Changed: TypeAlias = Callable[[tuple[str, ...]], object]
 
 
-class Solo:
-    """The seat of a process that no agent has started: it trains alone.
+class Seat:
+    """The seat of a process that no agent has started, which trains alone; another one builds on it.
 
     Args:
         changed: Called with the names of all members when there are others.
+
+    Attributes:
+        members: Names of the nodes that take part, by rank.
+        workers: Ranks of the members that have samples in the next step. In the first step of a round the others
+            receive their state, while these compute.
     """
 
-    node, rank, max_nodes, is_broken = "local", 0, 1, False
-    members: tuple[str, ...] = ("local",)
-    workers: tuple[int, ...] = (0,)
+    def __init__(self, changed: Changed, *, node: str = "local", max_nodes: int = 1) -> None:
+        self._changed, self.node, self.max_nodes = changed, node, max_nodes
+        self.rank = 0
+        self.members: tuple[str, ...] = (node,)
+        self.workers: tuple[int, ...] = (0,)
+        self._is_over = False
 
-    def __init__(self, changed: Changed) -> None:
-        self._changed, self._is_over = changed, False
+    @property
+    def is_broken(self) -> bool:
+        """Whether a member of the round is known to be lost, so that no sum can come."""
+        return False
 
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
-        """Tell who takes part."""
+        """Tell that this node may join.
+
+        Args:
+            digest: Of what all nodes have to build alike; nodes of another digest are refused.
+        """
         self._changed(self.members)
 
     def next(self) -> bool:
@@ -63,33 +77,35 @@ class Solo:
         return not self._is_over
 
     def gather(self, row: Row) -> list[Row]:
-        """Return the rows of all members."""
+        """Return the rows of all members, by rank. Raises PeerLostError when a member was lost."""
         return [row]
 
     def all_reduce(self, buffer: Array) -> None:
-        """Leave the buffer as it is: there is no other member."""
+        """Replace `buffer` by the sum over all members, in place. Raises PeerLostError when a member was lost."""
 
     def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
-        """The step counts."""
+        """Tell that the step counts, and save the state where it is time.
+
+        Args:
+            rows: Of all members, by rank.
+            stop_reason: Why the job ends here, the same in every member; None to go on.
+            epochs: Passes over the data so far.
+            is_last: No step follows.
+        """
         self._is_over = stop_reason is not None
 
     def broke(self, reason: str) -> None:
-        """Of `Seat`; nothing can break."""
+        """Tell that the step was not agreed on, and leave the group."""
 
     def close(self, failure: str | None = None) -> None:
-        """Of `Seat`."""
+        """Leave the job, or end it with the traceback of code that has failed on all nodes. May be called again."""
 
 
-class ClusterSeat:
+class ClusterSeat(Seat):
     """The seat of a task of a cluster. One class because the order of rounds, steps and their ends is its subject.
 
     Args:
-        changed: As of `Solo`.
         address: Of the agent.
-
-    Attributes:
-        workers: Ranks of the members that have samples in the next step. In the first step of a round the others
-            receive their state, while these compute.
 
     Raises:
         ProtocolError: There is no agent at `address`, or one of another release.
@@ -105,8 +121,10 @@ class ClusterSeat:
                 "modules in an nn.ModuleDict for example, or start a job for each"
             )
         ClusterSeat.was_taken = True
-        self._state, self._changed, self._clock, self.max_nodes = state, changed, clock, max_nodes
+        self._state, self._clock = state, clock
         self._control = ControlClient(address)
+        welcome = self._control.welcome
+        super().__init__(changed, node=str(welcome.node), max_nodes=max_nodes)
         self._send_queue = SendQueue(self._control.send)
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(signals_ignored())
@@ -120,33 +138,21 @@ class ClusterSeat:
         self._is_closed = False
         self._sender = ThreadPoolExecutor(1, "chicle-state")
         self._sending: Future[None] | None = None
-        welcome = self._control.welcome
-        self.node, self.rank = str(welcome.node), 0
-        self.members: tuple[str, ...] = (self.node,)
-        self.workers: tuple[int, ...] = (0,)
-        settings = welcome.checkpoint
-        if settings is not None and welcome.wants_resume:
-            settings = dataclasses.replace(settings, resume=True)
-        self._pace = "" if settings is None else settings.pace
-        self._checkpoints = LoopCheckpoints(settings, state, self.node)
+        self._checkpoints = LoopCheckpoints(welcome.checkpoint, state, self.node)
 
     @property
     def is_broken(self) -> bool:
-        """Whether a member of the round is known to be lost, so that no sum can come."""
+        """Whether the group of the round is broken, or there is none."""
         return self._group is None or self._group.is_broken
 
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
-        """Tell the agent that this node may join.
-
-        Args:
-            digest: Of what all nodes have to build alike; nodes of another digest are refused.
-        """
+        """Tell the agent."""
         source = ArraySource(np.zeros((1, 1)), np.zeros(1))  # scheduler and agents need something to place
-        size_bytes = source.infos(NO_STATE)[0].size_bytes
+        size_bytes, welcome = source.infos(NO_STATE)[0].size_bytes, self._control.welcome
         slot_bytes = -(-size_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         self._control.send(control.Expect(num_chunks=1, slot_bytes=slot_bytes))
         loader = ChunkLoader(source, NO_STATE, None, self._control.send)
-        self._control.start(loader, MessageRouter(self._control.welcome.node, self._control.send))
+        self._control.start(loader, MessageRouter(welcome.node, self._control.send))
         self._control.send(
             control.Declare(
                 seed=seed,
@@ -154,19 +160,15 @@ class ClusterSeat:
                 rows=(1,),
                 size_bytes=(size_bytes,),
                 slot_bytes=slot_bytes,
-                merged=self._checkpoints.find(),
+                merged=self._checkpoints.newest() if welcome.wants_resume else 0,
                 data=digest,
-                checkpoints=self._pace,
+                checkpoints="" if welcome.checkpoint is None else welcome.checkpoint.pace,
             )
         )
 
     def next(self) -> bool:
-        """Execute the agent's orders until a step begins; False when the job is over.
-
-        Raises:
-            SystemExit: This node leaves; the exit code is 0.
-            JobFailedError: A task has failed, and the job with it.
-        """
+        """Execute the agent's orders until a step begins. Raises SystemExit when this node leaves, JobFailedError when
+        a task has failed, and the job with it."""
         order, self._following = self._following, None
         while order is None:
             message = self._control.inbox.get()
@@ -197,34 +199,22 @@ class ClusterSeat:
         return True
 
     def gather(self, row: Row) -> list[Row]:
-        """Return the rows of all members, by rank, and cast the agent's vote in that of this one. Raises PeerLostError
-        when a member was lost."""
+        """Cast the agent's vote in the row of this member, too."""
         self._has_cast_vote = self._control.has_vote
         row = row._replace(has_vote=self._has_cast_vote, seconds=self._clock.now() - self._started_s)
-        rows = self._whole_group().all_gather(np.array(row, dtype=np.float64))
-        return [
-            Row(int(r[0]), int(r[1]), int(r[2]), float(r[3]), float(r[4]), bool(r[5]), bool(r[6]))
-            for r in rows.tolist()
-        ]
+        return [Row(*values) for values in self._whole_group().all_gather(np.array(row, dtype=np.float64)).tolist()]
 
     def all_reduce(self, buffer: Array) -> None:
-        """Replace `buffer` by the sum over all members, in place. Raises PeerLostError when a member was lost."""
+        """Add up over the sockets of the round's group."""
         self._whole_group().all_reduce(buffer)
 
     def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
-        """Tell the agent that the step counts, and save the state where it is time.
-
-        Args:
-            rows: Of all members, by rank.
-            stop_reason: Why the job ends here, the same in every member; None to go on.
-            epochs: Passes over the data so far.
-            is_last: No step follows.
-        """
+        """Tell the agent; the next step begins without its order where it may."""
         order = self._order
         assert order is not None
         self._order = None
         self._standing = Standing(True, order.iteration, order.round, order.iteration)
-        votes = sum(row.has_vote for row in rows)
+        votes = int(sum(row.has_vote for row in rows))
         if self._has_cast_vote:
             self._control.forget_vote()
         goes_on = order.may_go_on and not votes and stop_reason is None and self._control.inbox.empty()
@@ -237,7 +227,7 @@ class ClusterSeat:
             round=order.round,
             iteration=order.iteration,
             reports={
-                node: TaskReport(samples=row.samples, duration_s=row.seconds)
+                node: TaskReport(samples=int(row.samples), duration_s=row.seconds)
                 for node, row in zip(self._control_members, rows, strict=True)
             },
             votes=votes,
@@ -256,14 +246,14 @@ class ClusterSeat:
             self._checkpoints.committed(is_last=is_last)
 
     def broke(self, reason: str) -> None:
-        """Tell the agent that the step was not agreed on, and leave the group."""
+        """Leave the group, then tell the agent."""
         self._leave()
         order, self._order = self._order, None
         if order is not None:
             self._send(control.IterationBroke(round=order.round, iteration=order.iteration, reason=reason))
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the job, or end it with the traceback of code that has failed on all nodes. May be called again."""
+        """End what goes on in other threads, then tell the agent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -291,12 +281,9 @@ class ClusterSeat:
             network = GroupNetwork.of(**dataclasses.asdict(order.network))
             group.connect((order.host, order.port), prefix=order.prefix, network=network)
             newest, holders = _gather_standings(group, own)
-            if newest == TORN or (order.merged > order.began and (not newest.has_begun or newest.round == RESTORED)):
+            if (order.merged and not newest.has_begun) or (newest.round == RESTORED and order.merged > order.began):
                 newest, holders = self._restart(order, group)
-            in_place = newest.has_begun and not own.has_begun
-            if in_place:
-                self._standing = TORN
-            rest = begin_transfer(group, holders, self._state, in_place=in_place)
+            rest = begin_transfer(group, holders, self._state)
             ready = control.GroupReady(round=order.round, merged=max(0, newest.merged), model_address=0)
             # The first step goes on meanwhile.
             is_late = newest.has_begun and self._state.is_alike and len(holders) < group.size
@@ -327,7 +314,7 @@ class ClusterSeat:
         """Go back to the newest checkpoint, as no member has the state of the steps that are done; returns its standing
         and who has it. Raises JobFailedError where there is none, and the job ends with it."""
         found = self._checkpoints.newest(order.merged)
-        self._standing = Standing(True, found, 0, found) if self._checkpoints.restore(found) else TORN
+        self._standing = Standing(True, found, 0, found) if self._checkpoints.restore(found) else Standing()
         newest, holders = _gather_standings(group, self._standing)
         if not newest.has_begun:
             text = "no node that is left has the state of the training, and there is no checkpoint of it"
@@ -363,6 +350,3 @@ def _gather_standings(group: ProcessGroup, own: Standing) -> tuple[Standing, tup
     rows = group.all_gather(np.array(own, dtype=np.float64)).tolist()
     standings = [Standing(bool(has_begun), *map(int, rest)) for has_begun, *rest in rows]
     return max(standings), holders_of(standings)
-
-
-Seat: TypeAlias = Solo | ClusterSeat

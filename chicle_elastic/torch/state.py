@@ -8,8 +8,8 @@ can become numbers and texts, and no code.
     tensors    parameters and buffers of the module by name; those of the optimizer and of the outer momentum as state/N
 
 Senders with the same bits each send another part of the bytes to every receiver (`begin_transfer`), and compute the
-next step meanwhile: nothing of the state changes before its sum but buffers. A receiver that has nothing to lose
-receives parameters in place; one that holds an older state of the job keeps it until everything has arrived.
+next step meanwhile: nothing of the state changes before its sum but buffers. A receiver keeps the state that it has
+until everything has arrived.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class TrainingState:
         velocity: Outer momentum of local SGD, a tensor per parameter of the optimizer; empty without.
         is_stopped: A member has asked for the end of the training in the step that led here.
         is_alike: Whether all members of a position have the same bits; else their optimizers differ.
-        spare: Host memory for the state of an optimizer that has not begun, in the order of its tensors.
+        spare: Host memory for a state that is to come, in the order of its tensors.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class TrainingState:
         return json.dumps(head).encode(), tensors
 
     def make_room(self) -> None:
-        """Take host memory for the state of the optimizer, by a step of a copy of it with the gradients that are there:
-        most of the time to receive is that of the pages' first use."""
-        if any(parameter.device.type != "cpu" for parameter in parameters_of(self.optimizer)):
+        """Take host memory for a state, that of the optimizer by a step of a copy of it with the gradients that are
+        there: most of the time to receive is that of the pages' first use."""
+        if any(tensor.device.type != "cpu" for tensor in self.named_tensors().values()):
             return
         with contextlib.suppress(Exception):  # one that cannot be copied takes its memory when it receives
             copied = copy.deepcopy(self.optimizer)
@@ -98,43 +98,33 @@ class TrainingState:
                 other.grad = own.grad
             copied.step()
             values = [value for state in copied.state.values() for value in state.values()]
-            self.spare = [value for value in values if isinstance(value, Tensor)]
+            own_values = [tensor.clone() for tensor in self.named_tensors().values()]
+            self.spare = own_values + [value for value in values if isinstance(value, Tensor)]
 
-    def room(self, head: bytes, *, in_place: bool) -> list[Tensor]:
-        """Return tensors of host memory for those of a head.
-
-        Args:
-            in_place: Whether parameters and buffers of the model are among them, where they can be.
-
-        Raises:
-            DataError: The head is of another model.
-        """
+    def room(self, head: bytes) -> list[Tensor]:
+        """Return tensors of host memory for those of a head. Raises DataError when it is of another model."""
         entries = [(name, entry) for name, entry in json.loads(head).items() if name != METADATA]
         told = [(name, DTYPES[entry["dtype"]], tuple(entry["shape"])) for name, entry in entries]
-        own = self.named_tensors()
-        mine = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in own.items()]
-        theirs = [kind for kind in told if not kind[0].startswith("state/")]
-        if mine != theirs:
-            here, there = next(pair for pair in itertools.zip_longest(mine, theirs) if pair[0] != pair[1])
-            raise DataError(
-                f"this model has {here} where the state that it is to get has {there}; every node has to build the "
-                "same model"
-            )
-        usable = [t if in_place and t.device.type == "cpu" else None for t in own.values()] + self.spare
-        self.spare = []
+        mine = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.named_tensors().items()]
+        for here, there in itertools.zip_longest(mine, (kind for kind in told if not kind[0].startswith("state/"))):
+            if here != there:
+                raise DataError(
+                    f"this model has {here} where the state that it is to get has {there}; every node has to build the "
+                    "same model"
+                )
+        spare, self.spare = self.spare, []
         return [
             found
             if found is not None and found.is_contiguous() and [found.dtype, found.shape] == kind
             else _empty(*kind)
-            for found, (_, *kind) in itertools.zip_longest(usable[: len(told)], told)
+            for found, (_, *kind) in itertools.zip_longest(spare[: len(told)], told)
         ]
 
     def adopt(self, head: bytes, tensors: Sequence[Tensor]) -> None:
         """Take over a state whose tensors are complete."""
         with torch.no_grad():
             for own, tensor in zip(self.named_tensors().values(), tensors, strict=False):
-                if own.data_ptr() != tensor.data_ptr():
-                    own.copy_(tensor)
+                own.copy_(tensor)
         text = json.loads(head)[METADATA][OWN]
         held = json.loads(text, object_hook=lambda entry: _decoded(entry, tensors))
         self.optimizer.load_state_dict(held["optimizer"])
@@ -156,17 +146,14 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def begin_transfer(
-    group: ProcessGroup, holders: Sequence[int], state: TrainingState, *, in_place: bool
-) -> Callable[[], None]:
+def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingState) -> Callable[[], None]:
     """Begin to bring the state of its holders, by rank, to all others; all members call it.
 
     Returns:
         What does the rest. A holder of states that are alike may call it in another thread, until the next sum.
 
     Raises:
-        PeerLostError: A member was lost; so does the rest. Then a receiver has the state of before, unless it receives
-            in place.
+        PeerLostError: A member was lost; so does the rest. Then a receiver has the state of before.
     """
     if group.rank in holders:
         state.spare = []
@@ -183,7 +170,7 @@ def begin_transfer(
         content = bytearray(size)
         group.exchange({}, {senders[0]: [memoryview(content)]})
         head = bytes(content)
-        tensors = state.room(head, in_place=in_place)
+        tensors = state.room(head)
     views = [bytes_of(tensor) for tensor in tensors]
     parts = cut(0, sum(map(len, views)), len(senders))
     by_sender = {rank: list(_slices(views, part)) for rank, part in zip(senders, parts, strict=True)}

@@ -127,7 +127,7 @@ def test_an_exception_on_one_node_takes_that_node_out(tmp_path: Path, tasks: Tas
     ("how", "words"),
     [
         ("all:raise", "ValueError: a fault of "),
-        ("all:forget", "did not call loop.step for a batch of "),
+        ("all:forget", "did not do loop.step to its end for a batch of "),
         ("n1:sum", "n1 calls loop.all_reduce over 2 values"),
     ],
 )

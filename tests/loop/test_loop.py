@@ -211,10 +211,7 @@ def plain_optimizer() -> torch.optim.Optimizer:
         ({"batch_size_per_node": 3}, "batch_size_per_node"),
         ({"scheduler_every": "day"}, "'day'"),
         ({"local_steps": 0}, "local_steps=0"),
-        ({"seed": -1}, "seed=-1"),
-        ({"optimizer": torch.optim.LBFGS([nn.Parameter(torch.zeros(1))])}, "LBFGS"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1, dtype=torch.complex64))], lr=0.1)}, "view_as_real"),
-        ({"optimizer": torch.optim.SparseAdam([nn.Parameter(torch.zeros(1))])}, "SparseAdam"),
         ({"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(plain_optimizer())}, "ReduceLROnPlateau"),
         ({"local_steps": 2, "scaler": torch.amp.GradScaler("cpu")}, "scaler"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(2, 5))], lr=0.1)}, r"group 0 .* shape \(2, 5\)"),
@@ -265,12 +262,12 @@ def catch(loop: elastic.Loop, loss: Tensor) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (lambda loop, loss: None, r"local did not call loop\.step"),
+        (lambda loop, loss: None, r"local did not do loop\.step to its end"),
         (lambda loop, loss: loop.step(loss) and loop.step(), "called twice"),
         (lambda loop, loss: loop.step(loss) and "break", r"loop\.stop"),
         (add_group, "had 2 parameters and has 3"),
-        (grow, r"had 10 samples and has 11 now"),
-        (catch, "do not catch exceptions"),
+        (grow, "had 10 samples and has 11 now"),
+        (catch, r"local did not do loop\.step to its end"),
     ],
 )
 def test_a_body_that_does_not_step_once_is_found(body: Any, words: str) -> None:
@@ -398,8 +395,8 @@ def test_a_state_travels_to_the_bit(name: str, momentum: float, tmp_path: Path) 
     scaler = None if momentum else torch.amp.GradScaler("cpu", init_scale=2.0)
     other = TrainingState(model, optimizer, scheduler, scaler)
     checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), resume=True), other, "n1")
-    assert checkpoints.find() == state.position.step
-    assert checkpoints.restore(checkpoints.find())
+    assert checkpoints.newest() == state.position.step
+    assert checkpoints.restore(checkpoints.newest())
     again, received = other.describe()
     assert again == text
     assert len(sent) == len(received)

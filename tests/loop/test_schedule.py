@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from chicle_elastic.torch.schedule import (
-    TORN,
     Call,
     Plan,
     Position,
@@ -89,11 +88,7 @@ def form(members: list[Member], rng: random.Random, kills: bool) -> list[Member]
     assert all(state == states[0] for state in states)  # so that each may send a part
     newest = members[holders[0]]
     if kills and len(members) > 2 and rng.random() < 0.2:
-        dead = rng.choice(members)
-        for rank in receivers:
-            if members[rank] is not dead and newest.standing.has_begun and not members[rank].standing.has_begun:
-                members[rank].standing = TORN  # what it received in place may be a half
-        members.remove(dead)
+        members.remove(rng.choice(members))  # the others keep what they had
         return None
     for rank in receivers:
         members[rank].receive(newest)
@@ -115,8 +110,7 @@ def test_each_sample_counts_once_whoever_joins_leaves_and_dies(seed: int) -> Non
             members.append(Member(f"m{num_names}"))
             num_names += 1
         rng.shuffle(members)
-        kept = [member for member in members if member.standing != TORN]
-        if not any(member.standing.has_begun for member in kept) and round > 1:
+        if not any(member.standing.has_begun for member in members) and round > 1:
             return  # no member that is left has the state: the job is over, and says so
         if form(members, rng, kills=True) is None:
             continue
@@ -157,8 +151,8 @@ def test_a_member_that_was_taken_for_lost_receives_what_the_others_repeated() ->
 
 
 def test_models_that_were_only_built_follow_the_first() -> None:
-    """They differ, so one member's counts; one that was cut off while it received counts last."""
-    assert holders_of([TORN, Standing(), Standing()]) == (1,)
+    """They differ, so one member's counts."""
+    assert holders_of([Standing(), Standing()]) == (0,)
     assert holders_of([Standing(), Standing(True)]) == (1,)
 
 

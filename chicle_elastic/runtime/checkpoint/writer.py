@@ -43,10 +43,10 @@ class Draft:
 
     iteration: int  # last merged iteration
     time_s: float  # seconds since the start of the job, the same in every task
-    rank: int
-    ranks: Sequence[int]
-    rows: Array  # row ids of the samples of this task; copies, like the state
-    state: Array
+    rank: int = 0
+    ranks: Sequence[int] = ()  # that write parts; each of them has rows
+    rows: Array = field(default_factory=lambda: np.zeros(0))  # of the samples of this task; copies, like the state
+    state: Array = field(default_factory=lambda: np.zeros(0))
     # makes the files that all tasks share, by name: arrays, bytes or JSON values; None except in rank 0
     shared: Callable[[], Mapping[str, Any]] | None
     mark: str = ""  # for `format.attempt_name`: empty, but for the checkpoint of a job that pauses
