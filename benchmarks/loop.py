@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
 from torch.nn import functional
 
@@ -43,6 +44,8 @@ AHEAD = Bar(1.0)
 OVERHEAD = Bar(1.03, 1.0, at_most=True)
 KINDS = (SIGKILL, NOTICE)
 FIRST_STEPS = 5  # that are not looked at
+Samples: TypeAlias = tuple[torch.Tensor, torch.Tensor, int, int, int]
+"""Inputs, classes, batch of all nodes, epochs, and folds of which each is left out once to be judged."""
 
 
 class ChicleLoop(Chicle):
@@ -141,55 +144,96 @@ def overhead(size: int, pairs: int, num_steps: int, folder: Path) -> Iterator[Ro
 
 
 def averages(seeds: int) -> Iterator[Row]:
-    """Bytes that a node adds up, and accuracy, with 16 local steps over those with a sum at each step: four nodes that
-    take turns in this process, with the loop's own sums, and labels of a made-up network."""
-    for name in ("SGD", "Adam"):
-        pairs = [(average(name, 1, seed), average(name, 16, seed)) for seed in range(seeds)]
-        less = pairs[0][0][0] / pairs[0][1][0]
-        yield Row("average", f"less traffic, H = 16, {name}", None, f"{less:.1f}x", "", less, Bar(5.0))
-        losts = [each[1] - local[1] for each, local in pairs]
-        theirs, ours = (f"{statistics.mean(pair[which][1] for pair in pairs):.2f}" for which in (0, 1))
-        lost = statistics.mean(losts)
+    """Bytes that a node adds up, and accuracy, with 16 local steps of four nodes over those with a sum at each step."""
+    for (what, load), (name, make) in itertools.product(DATA.items(), OPTIMIZERS.items()):
+        x, y, batch, num_epochs, num_folds = load()
+        runs = [
+            [average((x, y), make, batch, num_epochs, local, seed, num_folds) for local in (1, 16)]
+            for seed in range(seeds)
+        ]
+        less = runs[0][0][0] / runs[0][1][0]
+        losts = [each[1] - local[1] for each, local in runs]
+        theirs, ours = (f"{statistics.mean(run[which][1] for run in runs):.2f}" for which in (0, 1))
+        shown = f"accuracy that is lost, H = 16, {what}, {name}, points"
+        yield Row("average", f"less traffic, H = 16, {what}, {name}", None, f"{less:.1f}x", "", less, Bar(5.0))
         bar = Bar(0.3, at_most=True)
-        yield Row(
-            "average", f"accuracy that is lost, H = 16, {name}, points", None, ours, theirs, lost, bar, {"all": losts}
-        )
+        yield Row("average", shown, None, ours, theirs, statistics.mean(losts), bar, {"all": losts})
+        print(f"  {shown}: {statistics.mean(losts):.2f}", file=sys.stderr)
 
 
-def average(name: str, local_steps: int, seed: int) -> tuple[int, float]:
-    """Train eight epochs on four nodes. Bytes of all vectors of a node, and accuracy in percent."""
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(24_000, 20, generator=generator)
+def teacher() -> Samples:
+    """Labels of a made-up network."""
+    x = torch.randn(12_000, 20, generator=torch.Generator().manual_seed(5))
     torch.manual_seed(1)
     labels = nn.Sequential(nn.Linear(20, 24), nn.Tanh(), nn.Linear(24, 5))(1.5 * x).argmax(1)
-    loops: list[Any] = []
-    for _ in range(NUM_NODES):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
-        rates = {"lr": 0.05, "momentum": 0.9} if name == "SGD" else {"lr": 1e-3}
-        optimizer = getattr(torch.optim, name)(model.parameters(), **rates)
-        data = x[:8000], labels[:8000]
-        loops.append(elastic.loop(model, optimizer, data, batch_size=64, seed=seed, local_steps=local_steps))
-        loops[-1]._seat.workers = tuple(range(NUM_NODES))
-    plan, position, num_bytes = dataclasses.replace(loops[0]._plan, num_epochs=8), Position(), 0
-    while not plan.is_over(position):
-        shares, order, total = plan.batches(position, NUM_NODES), torch.from_numpy(plan.order(position.epoch)), 0
-        num_samples = [sum(map(len, pieces)) for pieces in shares]
-        for loop, pieces, num in zip(loops, shares, num_samples, strict=True):
-            loop._sum.begin()
-            for piece in filter(len, pieces):
-                rows = order[piece.start : piece.stop]
-                functional.cross_entropy(loop._model(x[rows]), labels[rows]).backward()
-                loop._sum.end_batch()
-            total = total + loop._sum.fill(num / sum(num_samples), is_first=loop is loops[0])
-        for loop in loops:
-            loop._sum.buffer[:] = total
-            loop._sum.commit(loop._state.velocity, loop._outer_step())
-        num_bytes += loops[0]._sum.buffer.nbytes
-        position = plan.after(position, NUM_NODES)
-    with torch.no_grad():
-        found = loops[0]._model(x[8000:]).argmax(1) == labels[8000:]
-    return num_bytes, 100 * float(found.float().mean())
+    return x, labels, 64, 8, 2
+
+
+def scaled(data: Any, batch: int, num_epochs: int) -> Samples:
+    """A data set of scikit-learn's, each feature to mean 0 and deviation 1."""
+    x = torch.tensor(data.data, dtype=torch.float32)
+    return (x - x.mean(0)) / (x.std(0) + 1e-9), torch.tensor(data.target), batch, num_epochs, 4
+
+
+DATA: dict[str, Callable[[], Samples]] = {
+    "made up": teacher,
+    "digits": lambda: scaled(load_digits(), 64, 20),
+    "breast cancer": lambda: scaled(load_breast_cancer(), 16, 10),
+}
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.2),
+    "SGD with momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+}
+
+
+def average(
+    data: tuple[torch.Tensor, torch.Tensor],
+    make: Callable[[Any], torch.optim.Optimizer],
+    batch: int,
+    num_epochs: int,
+    local_steps: int,
+    seed: int,
+    num_folds: int,
+) -> tuple[int, float]:
+    """Train nodes that take turns in this process, with the loop's own sums, once without each fold. With a sum at each
+    step one node does what four do (`tests/loop`). Bytes of all vectors of a node, and accuracy in percent on what was
+    left out."""
+    found, num_bytes, num_nodes = 0.0, 0, NUM_NODES if local_steps > 1 else 1
+    order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(seed))
+    for fold in range(num_folds):
+        is_left = torch.arange(len(order)) % num_folds == fold
+        (x, judged_x), (y, judged_y) = [(part[order[~is_left]], part[order[is_left]]) for part in data]
+        loops: list[Any] = []
+        for _ in range(num_nodes):
+            torch.manual_seed(seed)
+            sizes = itertools.pairwise((x.shape[1], 64, 64, int(y.max()) + 1))
+            model = nn.Sequential(*itertools.chain.from_iterable((nn.Linear(*size), nn.ReLU()) for size in sizes))[:-1]
+            loops.append(
+                elastic.loop(
+                    model, make(model.parameters()), (x, y), batch_size=batch, seed=seed, local_steps=local_steps
+                )
+            )
+            loops[-1]._seat.workers = tuple(range(num_nodes))
+        plan, position = dataclasses.replace(loops[0]._plan, num_epochs=num_epochs), Position()
+        while not plan.is_over(position):
+            shares, samples, total = plan.batches(position, num_nodes), torch.from_numpy(plan.order(position.epoch)), 0
+            num_samples = [sum(map(len, pieces)) for pieces in shares]
+            for loop, pieces, num in zip(loops, shares, num_samples, strict=True):
+                loop._sum.begin()
+                for piece in filter(len, pieces):
+                    rows = samples[piece.start : piece.stop]
+                    functional.cross_entropy(loop._model(x[rows]), y[rows]).backward()
+                    loop._sum.end_batch()
+                total = total + loop._sum.fill(num / sum(num_samples), is_first=loop is loops[0])
+            for loop in loops:
+                loop._sum.buffer[:] = total
+                loop._sum.commit(loop._state.velocity, loop._outer_step())
+            num_bytes += loops[0]._sum.buffer.nbytes
+            position = plan.after(position, num_nodes)
+        with torch.no_grad():
+            found += float((loops[0]._model(judged_x).argmax(1) == judged_y).sum())
+    return num_bytes, 100 * found / len(order)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

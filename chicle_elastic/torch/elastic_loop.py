@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import JobFailedError, PeerLostError, UsageError
 from chicle_elastic.settings import Settings
-from chicle_elastic.solvers.local_sgd import OUTER_RATE, OuterStep
+from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.torch.batches import Batch, samples_of
 from chicle_elastic.torch.checks import check_methods, digest_of, inner_module
 from chicle_elastic.torch.schedule import Call, Plan, Position, Row, failed_of, mismatch_of
@@ -64,8 +64,8 @@ class Loop:
         rate_of_nodes: Factor of the learning rate by the number of nodes; by default the number itself.
         local_steps: Steps that each node takes alone between two averages.
         outer_rate: Of the step that is made of an average.
-        outer_momentum: Nesterov's momentum of that step. "auto" grows with the nodes (`OuterStep.of_tasks`) for
-            optimizers of Adam's kind, and takes the average for others; so does 0 with a rate of 1.
+        outer_momentum: Nesterov's momentum of that step. "auto" is 1 - 1 / sqrt(nodes) for optimizers of Adam's kind,
+            and 0 for others, whose average is taken as it is.
 
     Raises:
         UsageError: The options cannot work, the optimizer has parameters that the model has not, or the data set has no
@@ -90,7 +90,7 @@ class Loop:
         reduction: str = "mean",
         rate_of_nodes: Callable[[int], float] = float,
         local_steps: int = 1,
-        outer_rate: float = OUTER_RATE,
+        outer_rate: float = 1.0,
         outer_momentum: float | Literal["auto"] = "auto",
     ) -> None:
         size = batch_size or batch_size_per_node
@@ -337,7 +337,8 @@ class Loop:
             return None
         self._sum.commit(self._state.velocity, self._outer_step())
         self._state.position = self._plan.after(before, len(self._seat.workers))
-        if self._state.scheduler is not None and (self._is_scheduler_by_step or self.position.epoch > before.epoch):
+        num_due = max(counts) if self._is_scheduler_by_step else self.position.epoch - before.epoch
+        for _ in range(num_due if self._state.scheduler is not None else 0):
             self._state.scheduler.step()
         self._state.is_stopped = any(row.wants_stop for row in rows)
         if not before.step:
@@ -369,12 +370,11 @@ class Loop:
     def _outer_step(self) -> OuterStep:
         if self._outer_momentum != "auto":
             return OuterStep(rate=self._outer_rate, momentum=self._outer_momentum)
-        groups = self._optimizer.param_groups
-        # Two momenta swing together: the steps have to be of Adam's kind, whose length does not grow with their
-        # momentum, and as many as that remembers.
-        betas = [float(group["betas"][0]) for group in groups if "betas" in group]
-        is_calm = len(betas) == len(groups) and round(self._plan.local_steps * (1.0 - max(betas)), 6) >= 1.0
-        return OuterStep.of_tasks(len(self._seat.workers), self._outer_rate) if is_calm else OuterStep()
+        # A step of SGD is linear in its gradient, so an average of steps is that of the mean gradient. One of Adam's
+        # kind has a length of its own: on a K-th of the samples, where noise decides, it goes a sqrt(K)-th as far along
+        # the mean gradient. A momentum m makes an average 1 / (1 - m) times as long in all.
+        is_normalised = all("betas" in group for group in self._optimizer.param_groups)
+        return OuterStep(rate=self._outer_rate, momentum=(1.0 - len(self._seat.workers) ** -0.5) * is_normalised)
 
     def _changed(self, members: tuple[str, ...]) -> None:
         for callback in self._callbacks:

@@ -1,5 +1,6 @@
 """Loops on real agents: every sample counts once, and the curve is that of one process, whatever happens to nodes."""
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -168,6 +169,21 @@ def test_a_checkpoint_is_resumed_on_another_number_of_nodes(tmp_path: Path, task
         results = end(cluster, *agents)
     assert_each_counts_once(results[0])
     assert min(map(int, results[0]["losses"])) >= 5
+
+
+def test_a_job_that_resumes_from_a_checkpoint_that_is_gone_ends(tmp_path: Path, tasks: TaskServer) -> None:
+    """A node has found it, and no node can read it when they meet: a new model would look like a trained one."""
+    saved = ("--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "5")
+    with loop_agents(tmp_path / "first", tasks, *COUNT, options=saved) as cluster:
+        start(cluster, "n0")
+        wait_until(lambda: is_saved(tmp_path / "saved", 10), "a checkpoint")
+    with loop_agents(tmp_path / "second", tasks, *COUNT, options=(*saved, "--resume", "--start-nodes", "2")) as cluster:
+        m0 = add(cluster, "m0")
+        m0.wait_for("hot")
+        shutil.rmtree(tmp_path / "saved")
+        for agent in (m0, add(cluster, "m1")):
+            assert agent.wait_for_end() == 1, agent.output()
+            assert "no node that is left has the state of the training" in agent.output()
 
 
 def test_a_job_whose_state_is_lost_goes_on_from_its_checkpoint(tmp_path: Path, tasks: TaskServer) -> None:

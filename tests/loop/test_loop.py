@@ -92,6 +92,15 @@ def test_schedule_and_clipping_are_those_of_a_plain_loop() -> None:
     assert optimizers[0].param_groups[0]["lr"] == pytest.approx(0.005)
 
 
+def test_a_schedule_by_steps_counts_local_steps() -> None:
+    """Five of them in an epoch, in two rounds."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    train(model, optimizer, tensors(), scheduler=scheduler, scheduler_every="step", local_steps=3)
+    assert optimizer.param_groups[0]["lr"] == 0.5**10
+
+
 def test_gradients_of_parts_add_up_to_those_of_the_batch() -> None:
     """Accumulation: each part counts by its samples."""
     model = nn.Linear(6, 3).double()
@@ -335,24 +344,23 @@ def test_an_average_costs_one_model_and_leaves_optimizers_their_own_state() -> N
 
 
 @pytest.mark.parametrize(
-    ("members", "steps", "name", "expected"),
+    ("members", "name", "expected"),
     [
-        (1, 16, "Adam", OuterStep()),
-        (2, 16, "Adam", OuterStep.of_tasks(2)),
-        (2, 10, "AdamW", OuterStep.of_tasks(2)),
-        (2, 9, "Adam", OuterStep()),
-        (2, 16, "SGD", OuterStep()),
+        (1, "Adam", 0.0),
+        (4, "AdamW", 0.5),
+        (16, "Adam", 0.75),
+        (4, "SGD", 0.0),
     ],
 )
-def test_averages_have_momentum_where_that_of_the_steps_is_forgotten(
-    members: int, steps: int, name: str, expected: OuterStep
+def test_averages_have_momentum_where_steps_have_a_length_of_their_own(
+    members: int, name: str, expected: float
 ) -> None:
-    """Two momenta that overlap swing together."""
+    """So that K averaged steps, each of a K-th of the samples, go as far as one of all samples."""
     model = nn.Linear(6, 3)
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
-    loop: Any = elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=4, local_steps=steps)
+    loop: Any = elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=4, local_steps=16)
     loop._seat.workers = range(members)
-    assert loop._outer_step() == expected
+    assert loop._outer_step() == OuterStep(rate=1.0, momentum=expected)
 
 
 def trained_state(name: str, *, momentum: float = 0.0) -> TrainingState:
