@@ -65,57 +65,35 @@ def set_to(decision: Decision | None) -> float | None:
 EVEN = {"a": 20.0, "b": 20.0, "c": 20.0, "d": 20.0}
 
 
-@pytest.mark.parametrize(
-    ("times_ms", "deadline_ms", "expected"),
-    [
-        (EVEN, 0, None),
-        (EVEN | {"d": 30.0}, 0, None),
-        (EVEN | {"d": 200.0}, 0, 25.0),
-        ({"a": 20.0, "d": 200.0}, 0, 25.0),
-        ({"a": 18.0, "b": 20.0, "c": 22.0, "d": 200.0}, 0, 20 + 5 * 1.4826 * 2),
-        ({"a": 2.0, "b": 2.0, "d": 20.0}, 0, 5.0),
-        ({"a": 2.0, "b": 2.0, "d": 4.5}, 0, None),
-        ({"d": 200.0}, 0, None),
-        (EVEN | {"d": [20.0, 20.0, 20.0, 20.0, 20.0, 200.0]}, 0, 25.0),
-        (EVEN | {"d": [20.0, 20.0, 20.0, 20.0, 20.0, 60.0]}, 0, None),
-        (EVEN | {"d": [20.0, 20.0, 20.0, 20.0, 200.0, 20.0]}, 0, None),
-        (EVEN | {"d": 200.0}, 25, None),
-        (EVEN | {"d": 30.0}, 25, None),
-        (EVEN | {"d": 24.0}, 25, 0.0),
-        (EVEN, 25, 0.0),
-        (EVEN | {"d": [200.0, 20.0, 20.0, 20.0, 20.0, 20.0]}, 25, 0.0),
-        (EVEN | {"d": [20.0, 20.0, 200.0, 20.0, 20.0, 20.0]}, 25, None),
-        ({"a": 40.0, "b": 40.0, "c": 40.0, "d": 400.0}, 70, 50.0),
-        ({"a": 10.0, "b": 10.0, "c": 10.0, "d": 200.0}, 25, 12.5),
-        (EVEN | {"d": 200.0}, None, None),
-    ],
-    ids=[
-        "even",
-        "slower",
-        "slow",
-        "two",
-        "noisy",
-        "short",
-        "short-and-slow",
-        "alone",
-        "very-slow-once",
-        "slow-once",
-        "very-slow-before",
-        "bound",
-        "still-slow",
-        "well-enough",
-        "well",
-        "well-for-long",
-        "well-again",
-        "later",
-        "earlier",
-        "not-to-be-cut",
-    ],
-)
-def test_the_deadline_follows_the_others(
-    times_ms: dict[str, float | list[float]], deadline_ms: float | None, expected: float | None
-) -> None:
+DEADLINES = {
+    "even": (EVEN, 0, None),
+    "slower": (EVEN | {"d": 30.0}, 0, None),
+    "slow": (EVEN | {"d": 200.0}, 0, 25.0),
+    "two": ({"a": 20.0, "d": 200.0}, 0, 25.0),
+    "noisy": ({"a": 18.0, "b": 20.0, "c": 22.0, "d": 200.0}, 0, 20 + 5 * 1.4826 * 2),
+    "short": ({"a": 2.0, "b": 2.0, "d": 20.0}, 0, 5.0),
+    "short and slow": ({"a": 2.0, "b": 2.0, "d": 4.5}, 0, None),
+    "alone": ({"d": 200.0}, 0, None),
+    "very slow once": (EVEN | {"d": [20.0, 20.0, 20.0, 20.0, 20.0, 200.0]}, 0, 25.0),
+    "slow once": (EVEN | {"d": [20.0, 20.0, 20.0, 20.0, 20.0, 60.0]}, 0, None),
+    "very slow before": (EVEN | {"d": [20.0, 20.0, 20.0, 20.0, 200.0, 20.0]}, 0, None),
+    "bound": (EVEN | {"d": 200.0}, 25, None),
+    "still slow": (EVEN | {"d": 30.0}, 25, None),
+    "well enough": (EVEN | {"d": 24.0}, 25, 0.0),
+    "well": (EVEN, 25, 0.0),
+    "well for long": (EVEN | {"d": [200.0, 20.0, 20.0, 20.0, 20.0, 20.0]}, 25, 0.0),
+    "well again": (EVEN | {"d": [20.0, 20.0, 200.0, 20.0, 20.0, 20.0]}, 25, None),
+    "later": ({"a": 40.0, "b": 40.0, "c": 40.0, "d": 400.0}, 70, 50.0),
+    "earlier": ({"a": 10.0, "b": 10.0, "c": 10.0, "d": 200.0}, 25, 12.5),
+    "not to be cut": (EVEN | {"d": 200.0}, None, None),
+}
+"""Times of the tasks, the deadline that they have, and the one that is decided."""
+
+
+@pytest.mark.parametrize("name", DEADLINES)
+def test_the_deadline_follows_the_others(name: str) -> None:
     """Median and deviation of the others, nothing for what is not slow, and an end of it."""
+    times_ms, deadline_ms, expected = DEADLINES[name]
     decision = Straggler().decide(observe(times_ms, deadline_ms=deadline_ms))
     assert set_to(decision) == (None if expected is None else pytest.approx(expected, rel=0.02))
 

@@ -45,17 +45,17 @@ def main(folders: Sequence[str]) -> int:
         num_paths, num_entries = num_paths + 1, num_entries + len(steps)
         found = difference(path)
         caught = []
-        for mutate in MUTANTS:
+        for name, (*place, _) in MUTANTS.items():
             with pytest.MonkeyPatch.context() as patch:
-                mutate(patch)
+                patch.setattr(*place)
                 if difference(path) is not None:
-                    caught.append(mutate.__name__)
+                    caught.append(name)
         caught_by.update(caught)
         wrong += found is not None or not caught
         verdict = "equal" if found is None else found
         print(f"{path}: {len(steps)} entries, {verdict}, catches {len(caught)} of {len(MUTANTS)}", flush=True)
-    for mutate in MUTANTS:
-        print(f"{mutate.__name__:40} caught by {caught_by[mutate.__name__]:4} of {num_paths}")
+    for name in MUTANTS:
+        print(f"{name:50} caught by {caught_by[name]:4} of {num_paths}")
     print(f"{num_paths} recordings, {num_entries} entries, {wrong} of them wrong")
     return int(wrong > 0 or num_paths == 0)
 

@@ -56,8 +56,10 @@ def test_first_plans_are_those_of_the_oracle(start):
     num_unplaced = 0
     for seed in range(start, start + 500):
         chunks, eligible, avoid, _ = case(seed)
+        before = repr(eligible)
         expected = plan_oracle.plan_first(chunks, eligible, rng(seed), avoid=avoid)
         assert plan_first(chunks, eligible, rng(seed), avoid=avoid) == expected, seed
+        assert repr(eligible) == before, "a plan is a plan"
         num_unplaced += bool(expected.unplaced)
     assert 50 < num_unplaced < 450
 
@@ -67,8 +69,10 @@ def test_plans_for_leavers_are_those_of_the_oracle(start):
     """The same, with joiners that come first."""
     for seed in range(start, start + 500):
         chunks, eligible, _, joiners = case(seed)
+        before = repr(eligible)
         expected = plan_oracle.plan_leave(chunks, eligible, joiners, rng(seed))
         assert plan_leave(chunks, eligible, joiners, rng(seed)) == expected, seed
+        assert repr(eligible) == before
 
 
 @pytest.mark.parametrize("start", range(0, 3000, 500))
@@ -88,8 +92,10 @@ def test_plans_for_joiners_are_those_of_the_oracle(start):
             candidate.holds = {**candidate.holds, **{info.id: None for info in mine}}
             candidate.ahead = candidate.ahead - {info.id for info in mine}
         owned = plan_oracle.Owned(owned)
+        before = repr(eligible)
         expected = plan_oracle.plan_join(owned, eligible, joiners, rng(seed))
         assert plan_join(owned, eligible, joiners, rng(seed)) == expected, seed
+        assert repr(eligible) == before
         num_moves += len(expected)
     assert num_moves > 500
 
