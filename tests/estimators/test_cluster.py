@@ -8,15 +8,22 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
 
 from chicle_elastic.cluster.local.local_cluster import LocalCluster, shared_cluster
-from estimators import ChicleLogisticRegression, ChicleSVM
+from chicle_elastic.errors import ContractError, UsageError
+from estimators import ChicleLogisticRegression, ChicleSVM, ElasticEstimator
 from tests.cluster.local.local_trainers import Shift
+from tests.cluster.notebooks import notebook
 from tests.estimators import problems
+from tests.estimators.own_trainers import KMeans, NearestMean
 from tests.estimators.problems import write
 from tests.estimators.reference_fits import require_certified
 from tests.estimators.test_callbacks import OtherData, Recorder
+from tests.estimators.test_elastic import Loud
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -174,3 +181,45 @@ def test_a_wrong_value_in_x_is_named_as_in_process(of_two):
     assert X.size > 1 << 20
     with pytest.raises(ValueError, match="NaN"):
         make("hinge", runtime=of_two).fit(X, np.tile(y, 64))
+
+
+X, Y = load_digits(return_X_y=True)
+CELLS = (
+    "from tests.estimators.own_trainers import KMeans\nFACTOR = 2.0\n",
+    """
+class Doubled(KMeans):
+    "A class of the notebook, which shows twice the inertia."
+    def figures(self, model, report):
+        return {"doubled": FACTOR * report.metrics["inertia"]}
+""",
+)
+
+
+def test_an_own_algorithm_comes_to_the_model_of_this_process(of_two):
+    """In a pipeline and a search too, whose fits run on the same nodes one after the other."""
+    here = ElasticEstimator(KMeans(num_clusters=4), random_state=0).fit(X)
+    there = ElasticEstimator(KMeans(num_clusters=4), random_state=0, runtime=of_two).fit(X)
+    assert len(there.history_.members) == 2
+    assert there.n_iter_ == here.n_iter_
+    np.testing.assert_allclose(there.model_, here.model_, rtol=1e-9)
+    pipeline = make_pipeline(MinMaxScaler(), ElasticEstimator(NearestMean(), runtime=of_two))
+    search = GridSearchCV(pipeline, {"elasticestimator__trainer__shrink": [0.0, 0.9]}, cv=2).fit(X, Y)
+    assert search.best_params_ == {"elasticestimator__trainer__shrink": 0.0}
+    assert search.score(X, Y) > 0.85
+
+
+def test_a_trainer_of_a_notebook_goes_along(of_two):
+    """With what it uses of another cell; the estimator has the class of the notebook."""
+    with notebook(*CELLS) as names:
+        model = ElasticEstimator(names["Doubled"](num_clusters=3), random_state=0, runtime=of_two).fit(X)
+        assert type(model.trainer_) is names["Doubled"]
+    assert model.history_[-1].figures["doubled"] == pytest.approx(-2 * model.score(X), rel=1e-3)
+
+
+def test_what_is_wrong_with_a_trainer_is_told_as_in_this_process(of_two):
+    """A metric without a name comes from a task; what cannot travel is refused before."""
+    with pytest.raises(ContractError, match=r"node n\d: .*metrics 'squares'.* name them in Loud.metric_names"):
+        ElasticEstimator(Loud(), runtime=of_two).fit(X, Y)
+    generator = (number for number in range(3))
+    with pytest.raises(UsageError, match=r"a generator cannot be pickled: trainer\.told \("):
+        ElasticEstimator(NearestMean(told=generator), runtime=of_two).fit(X, Y)

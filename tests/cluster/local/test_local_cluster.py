@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.cluster.local import local_cluster
@@ -28,11 +29,15 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, SimulatedNode
+from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
+from chicle_elastic.runtime.simulate.work import Real
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.settings import THREAD_LIMITS, available_cores
 from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.waits import Wait
+from estimators import ChicleSVM
 from tests.cluster.local.local_trainers import (
     Double,
     FaultyCocoa,
@@ -45,6 +50,7 @@ from tests.cluster.local.local_trainers import (
     WaitingCocoa,
 )
 from tests.cluster.train_svm import PacedLinear, breast_cancer
+from tests.estimators.test_folder import digits_folder
 from tests.harness.forked import is_alive
 from tests.timeouts import comes, timeout_s
 
@@ -475,3 +481,74 @@ def test_nothing_is_left_of_a_cluster_whose_driver_is_killed() -> None:
         assert session != os.getsid(0)
         driver.kill()
     assert comes(lambda: not any(map(is_alive, [session, *pids])), 3)
+
+
+def shape(record: IterationRecord) -> dict[str, object]:
+    """Of a record what does not depend on names of tasks, clocks, and which of them has one chunk more."""
+    assert set(record.seconds) == {task for task, count in record.num_chunks.items() if count}
+    assert min(record.seconds.values()) > 0
+    return {
+        "iteration": record.iteration,
+        "epochs": record.epochs,
+        "num_tasks": record.num_tasks,
+        "samples": record.samples,
+        "chunks": sum(record.num_chunks.values()),
+        "tasks": len(record.num_chunks),
+        "figures": sorted(record.figures),
+    }
+
+
+def test_records_are_the_same_in_process_on_a_cluster_and_in_a_simulation(cluster: LocalCluster) -> None:
+    """Iterations, epochs, samples, chunks and tasks; the same figures, those of certificates included."""
+    job = make_job(LinearTrainer(C=0.1, tol=0.0, algorithm="cocoa"), max_iterations=12, policies=())
+    on_cluster = cluster.run(job).history
+    in_process = InProcess(num_tasks=2).run(job).history
+    scenario = Scenario(nodes=(SimulatedNode(name="n", count=2),), job=SimulatedJob(iterations=12))
+    simulated = VirtualCluster(scenario, make_work=lambda clock: Real(job, clock)).run().history
+    expected = [shape(record) for record in in_process]
+    assert len(expected) == 12
+    assert [shape(record) for record in on_cluster] == expected
+    assert [shape(record) for record in simulated] == expected
+    times = [[record.time_s for record in history] for history in (on_cluster, in_process, simulated)]
+    assert all(of == sorted(of) for of in times)
+
+
+def test_a_file_that_is_damaged_while_the_folder_is_open_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The nodes try it in turn; then the job ends, and the cluster is good for the next one."""
+    folder, X, y = digits_folder(tmp_path / "digits")
+    model = ChicleSVM(runtime=cluster)
+    damaged = Path(str(folder.file(ChunkId(0))))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 255
+    damaged.write_bytes(content)
+    with pytest.raises(JobFailedError, match=rf"(?s)could not be loaded .*{damaged.name}.* is damaged"):
+        model.fit(ChunkFolder(tmp_path / "digits"))
+    model.fit(X, y)
+
+
+@pytest.mark.parametrize("nodes", [2, (1, 2)])
+def test_data_that_all_nodes_together_have_no_room_for_are_refused(nodes: int | tuple[int, int]) -> None:
+    """With the figures; also where the job may begin before all nodes are there."""
+    X = np.random.default_rng(0).normal(size=(20_000, 5))
+    said = r"no room for \d+ chunks to be loaded: .* on the 2 nodes"
+    with LocalCluster(nodes, memory_bytes=20_000) as cluster, pytest.raises(JobFailedError, match=said):
+        ChicleSVM(runtime=cluster).fit(X, X[:, 0] > 0)
+
+
+def test_no_process_of_a_linear_fit_has_torch() -> None:
+    """Neither tasks nor agents nor the server that forks them, also where the driver has imported torch."""
+    import torch  # noqa: F401
+
+    mapped: list[str] = []
+
+    def look(_: object) -> bool:
+        for member in () if mapped else cluster.members().values():
+            parent = Path(f"/proc/{member.pid}/status").read_text().partition("PPid:")[2].split()[0]
+            mapped.extend(Path(f"/proc/{pid}/maps").read_text() for pid in (member.pid, member.agent_pid, parent))
+        return False
+
+    source = ArraySource(np.eye(4), np.array([0, 1, 0, 1], dtype=np.int32), max_tasks=2)
+    with LocalCluster(2) as cluster:
+        cluster.run(Job(trainer=LinearTrainer(), source=source, max_iterations=3, on_iteration=look))
+    assert len(mapped) == 6
+    assert not any("libtorch" in maps for maps in mapped)

@@ -119,7 +119,7 @@ def test_nodes_come_and_go_by_a_schedule() -> None:
     assert {account.owner for account in outcome.ledger} == {"n0", "n1"}
 
 
-STAGING_S = 8.0
+STAGING_S = 5.0
 
 
 class SlowSource:
@@ -150,7 +150,7 @@ def test_the_clock_of_a_schedule_starts_when_the_data_is_there() -> None:
         seen.append(record.num_tasks)
         return record.num_tasks == 1 and (2 in seen or len(seen) > 500)
 
-    steps = (ScheduleStep(0.0, 2), ScheduleStep(STAGING_S - 3.0, 1))
+    steps = (ScheduleStep(0.0, 2), ScheduleStep(STAGING_S - 2.0, 1))
     with LocalCluster((1, 2), resources=Schedule(steps), grace_s=1) as cluster:
         job = Job(
             trainer=PacedCocoa(C=0.1, tol=0.0, min_s=0.02),

@@ -1,9 +1,12 @@
-"""Answers of a node: those that come together are one event of the log."""
+"""What comes together travels together: answers of a node, results of its workers, and portions of a fetch."""
 
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.transfer.acknowledgements import Acknowledgements
+from chicle_elastic.cluster.transfer.fetcher import PORTION_BYTES, portions
+from chicle_elastic.cluster.transfer.result_batch import WAIT_S, ResultBatch
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import events
+from chicle_elastic.testing.virtual_clock import VirtualClock
 
 HERE, THERE = NodeId("n0"), NodeId("n1")
 
@@ -60,3 +63,33 @@ def test_what_differs_in_more_than_the_chunk_stays_apart_and_in_its_order() -> N
         events.ChunksFreed(chunks=(ChunkId(2), ChunkId(3)), node=HERE, round=1),
         ended,
     ]
+
+
+def test_items_that_come_together_arrive_together_and_in_their_order() -> None:
+    """And none before the loop turns: it is its thread that takes them."""
+    taken: list[list[int]] = []
+    clock = VirtualClock()
+    with EventLoop(clock=clock) as loop:
+        handover = ResultBatch(loop, taken.append)
+        handover.add(1)
+        handover.add(2)
+        clock.advance(WAIT_S)
+        handover.add(3)
+        assert taken == []
+        loop.turn(0.0)
+        assert taken == [[1, 2, 3]]
+        handover.add(4)
+        loop.turn(0.0)
+        assert taken == [[1, 2, 3]], "the clock runs from the first one that waits"
+        handover.flush()
+        handover.flush()
+        loop.turn(0.0)
+    assert taken == [[1, 2, 3], [4]]
+
+
+def test_small_things_travel_together_and_large_ones_apart() -> None:
+    """In their order, and nothing is left out."""
+    sizes = [PORTION_BYTES // 2, PORTION_BYTES // 2, 1, PORTION_BYTES, *[100] * 50]
+    cut = list(portions(sizes, lambda size: size))
+    assert cut == [sizes[:2], sizes[2:4], sizes[4:]]
+    assert list(portions([], len)) == []
