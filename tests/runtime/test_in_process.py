@@ -260,23 +260,11 @@ class SkippingSolver(CountingSolver):
         return super().solve(model, budget)
 
 
-def test_a_breach_of_the_contract_ends_the_job_by_name():
-    """The real runtime checks what the contract checker checks."""
-    with pytest.raises(ContractError, match=r"task-\d"):
-        run(InProcess(num_tasks=2), CountingTrainer(solver_class=SkippingSolver))
-
-
 class TalkativeSolver(CountingSolver):
     """Reports a sum that its trainer does not know of."""
 
     def solve(self, model, budget):
         return replace(super().solve(model, budget), metrics={"loss": 1.0})
-
-
-def test_metrics_that_the_trainer_does_not_name_are_refused():
-    """They would be lost, and nothing would say so."""
-    with pytest.raises(ContractError, match=r"metrics 'loss', .* name them in CountingTrainer\.metric_names\(schema\)"):
-        run(InProcess(num_tasks=2), CountingTrainer(solver_class=TalkativeSolver))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,12 +286,17 @@ class CertifyingTrainer(CountingTrainer):
 @pytest.mark.parametrize(
     ("trainer", "said"),
     [
+        (CountingTrainer(solver_class=SkippingSolver), r"task-\d"),
+        (
+            CountingTrainer(solver_class=TalkativeSolver),
+            r"metrics 'loss', .* name them in CountingTrainer\.metric_names\(schema\)",
+        ),
         (SilentTrainer(), r"SilentTrainer\.verdict returned None; it returns Verdict"),
         (CertifyingTrainer(), r"a certificate needs 'rows' at the fixed model, and CountingSolver has no evaluate"),
     ],
 )
-def test_a_verdict_that_cannot_be_is_refused(trainer, said):
-    """The message names the class and what it lacks."""
+def test_a_breach_of_the_contract_ends_the_job_by_name(trainer, said):
+    """The real runtime checks what the contract checker checks; the message names task or class, and what it lacks."""
     with pytest.raises(ContractError, match=said):
         run(InProcess(num_tasks=2), trainer)
 
