@@ -1,6 +1,5 @@
 """What TensorBoard's own readers find of a whole run: curves, pictures, texts, layout, hyper-parameters."""
 
-import dataclasses
 import itertools
 import subprocess
 import sys
@@ -20,9 +19,10 @@ from chicle_elastic.monitoring.chunk_map import SLOW, draw_map
 from chicle_elastic.monitoring.cluster_board import options_of
 from chicle_elastic.monitoring.node_curves import MAX_CURVES
 from chicle_elastic.monitoring.pictures import PictureBook, draw_in_child, draw_pictures
-from chicle_elastic.monitoring.records import IterationRecord, RecordTable, Transition
+from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
 from chicle_elastic.scheduling.text import boundary_ms_of, boundary_text
+from tests.monitoring.test_records import make_transition
 from tests.timeouts import timeout_s
 
 STARTED_UNIX_S = 1.7e9
@@ -157,24 +157,6 @@ def test_a_chart_comes_with_its_first_curve(tmp_path: Path) -> None:
     found = [title in {chart.title for category in one.category for chart in category.chart} for one in layouts]
     assert found[0] is False
     assert found[-1] is True
-
-
-def make_transition() -> Transition:
-    """A node leaves."""
-    return Transition(
-        iteration=1,
-        round=2,
-        members=("n0",),
-        reasons=("n1 leaves",),
-        detect_ms=0.0,
-        ahead_ms=1.5,
-        pause_ms=2.0,
-        rendezvous_ms=3.0,
-        move_ms=4.0,
-        group_ms=5.0,
-        first_ms=6.0,
-        stall_ms=7.0,
-    )
 
 
 def test_hyper_parameters_have_their_result(tmp_path: Path) -> None:
@@ -368,10 +350,8 @@ def test_the_map_names_the_nodes_that_were_slow() -> None:
 
 def test_a_change_names_a_few_members_and_counts_many() -> None:
     """Who they are is in the table of members."""
-    transition = make_transition()
-    assert transition.words() == "n1 leaves: round 2 of n0, stalled for 7 ms"
-    many = dataclasses.replace(transition, members=tuple(names(64)))
-    assert many.words() == "n1 leaves: round 2 of 64 nodes, stalled for 7 ms"
+    assert make_transition().words() == "n1 leaves: round 2 of n0, stalled for 7 ms"
+    assert make_transition(members=names(64)).words() == "n1 leaves: round 2 of 64 nodes, stalled for 7 ms"
 
 
 def test_what_policies_have_set_is_shown_apart(tmp_path: Path) -> None:
@@ -386,7 +366,7 @@ def test_a_change_of_the_membership_has_its_phases(tmp_path: Path) -> None:
     """And of a time to whole that alone, with its reason."""
     with TensorBoardWriter(tmp_path) as writer:
         writer.write_transition(make_transition())
-        writer.write_transition(dataclasses.replace(make_transition(), whole_ms=250.0))
+        writer.write_transition(make_transition(whole_ms=250.0))
     board = read_back(tmp_path)
     found = {tag: [(event.step, event.value) for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
     phases = ("detect", "ahead", "pause", "rendezvous", "move", "group", "first", "stall", "whole")

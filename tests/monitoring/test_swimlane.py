@@ -223,7 +223,7 @@ def test_the_most_telling_figure_is_picked(names, picked):
 
 def test_the_terminal_shows_lanes_figure_and_events():
     """Three characters per iteration here: 16 chunks are a full block, 8 half a block, none is blank."""
-    rows = rows_of(swimlane_text.render(make_history(20), width=3 * 20 + 11 + 9 + 2))
+    rows = rows_of(make_history(20).to_text(width=3 * 20 + 11 + 9 + 2))
     assert rows["task-0"] == "     task-0 " + "█" * 21 + "▄" * 39 + " 8"
     assert rows["task-1"] == "     task-1 " + " " * 21 + "▄" * 39 + " 8"
     assert rows["events"] == "     events " + " " * 21 + "1"
@@ -239,7 +239,7 @@ def test_the_terminal_shows_lanes_figure_and_events():
 @pytest.mark.parametrize("width", [40, 72, 100, 250])
 def test_no_line_is_wider_than_the_terminal_or_100_columns(num_iterations, width):
     """Whatever the length of the job; a picture of 1000 iterations is squeezed, one of 7 is stretched."""
-    text = swimlane_text.render(make_history(num_iterations, num_events=30), width=width)
+    text = make_history(num_iterations, num_events=30).to_text(width=width)
     assert max(map(len, text.splitlines())) <= min(width, 100)
 
 
@@ -287,10 +287,3 @@ def test_without_matplotlib_the_extra_is_named_and_the_terminal_still_works():
         f"{MissingExtraError.__module__}.MissingExtraError: drawing a history"
     )
     assert "pip install 'chicle-elastic[plot]'" in run.stderr
-
-
-def test_a_history_draws_itself_for_a_terminal() -> None:
-    """`History.to_text` is `render`, with the same width."""
-    history = make_history(20)
-    assert history.to_text() == swimlane_text.render(history)
-    assert history.to_text(width=60) == swimlane_text.render(history, width=60) != history.to_text()
