@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.chunks.readers.formats import READERS, detect_format
+from chicle_elastic.chunks.readers.formats import detect_format
 from chicle_elastic.errors import DataError, UsageError
 from tests.convert.inputs import write_text
 from tests.real_data import real_data
@@ -60,8 +60,3 @@ def test_the_real_files_are_told() -> None:
     """a9a.gz has no suffix that would help."""
     for name, format_ in (("a9a/a9a.t.gz", "svmlight"), ("higgs/HIGGS_lgb_test500.csv.gz", "csv")):
         assert detect_format(real_data(name)) == format_
-
-
-def test_every_format_has_a_reader() -> None:
-    """The table of readers and the choices of --format cannot drift apart."""
-    assert set(READERS) == {"svmlight", "csv", "npy", "npz", "parquet", "idx", "cifar10"}

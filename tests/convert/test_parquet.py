@@ -43,26 +43,17 @@ def test_batches_over_many_row_groups_give_all_rows_in_order(tmp_path: Path) -> 
     assert blocks[1].origin.column(1) == "column 'b'"
 
 
-def test_label_and_weight_columns_can_be_named(tmp_path: Path) -> None:
-    """Features keep the order of the file around them."""
-    path = write(tmp_path, {"a": [1.0], "kind": ["x"], "w": [0.5], "b": pa.array([True])})
-    (block,) = read_parquet(path, ReadOptions(label_column="kind", weight_column="w"))
-    assert list(block.targets) == ["x"]
-    assert block.weights is not None
-    np.testing.assert_array_equal(block.weights, [0.5])
-    np.testing.assert_array_equal(block.rows, [[1, 1]])
-
-
-def test_integers_decimals_and_categories_are_read(tmp_path: Path) -> None:
+def test_integers_decimals_truth_values_and_categories_are_read(tmp_path: Path) -> None:
     """Category labels (pandas writes them as dictionaries) are text; decimals become float64."""
     columns = {
         "y": pa.array(["b", "a"]).dictionary_encode(),
         "i": pa.array([1, 2], pa.int8()),
         "d": pa.array([1, 2], pa.decimal128(5, 2)),
+        "b": pa.array([True, False]),
     }
     (block,) = read_parquet(write(tmp_path, columns), ReadOptions())
     assert list(block.targets) == ["b", "a"]
-    np.testing.assert_array_equal(block.rows, [[1, 1], [2, 2]])
+    np.testing.assert_array_equal(block.rows, [[1, 1, 1], [2, 2, 0]])
 
 
 @pytest.mark.parametrize("form", ["list", "large_list", "fixed_size_list", "tensor"])
