@@ -48,22 +48,15 @@ def plan_first(
     eligible: Sequence[NodeCapacity],
     rng: np.random.Generator,
     *,
-    avoid: Mapping[ChunkId, Collection[NodeId]] | None = None,
+    avoid: Mapping[ChunkId, Collection[NodeId]],
 ) -> Placement:
-    """Place missing chunks, each at the node furthest below its share.
-
-    Args:
-        chunks: Chunks without an owner.
-        eligible: Where they may go.
-        rng: Decides in which order they are dealt.
-        avoid: Nodes where a chunk goes only if no other has room (a load failed there).
-    """
+    """Place each missing chunk at the node furthest below its share; at one to avoid only if no other has room."""
 
     def dealer(all_seats: Sequence[NodeCapacity]) -> Picker:
         targets = _targets(all_seats, sum(info.num_rows for info in chunks))
 
         def pick(open_seats: list[NodeCapacity], info: ChunkInfo) -> NodeCapacity:
-            shunned = avoid.get(info.id, ()) if avoid else ()
+            shunned = avoid.get(info.id, ())
             preferred = [candidate for candidate in open_seats if candidate.node not in shunned] or open_seats
             return max(preferred, key=lambda candidate: targets[candidate.node] - candidate.num_rows)
 
@@ -114,70 +107,47 @@ def plan_join(
     """Bring joiners to their share with the fewest moves; nothing moves between the others.
 
     Every move goes from the node furthest above its share to the joiner furthest below, and is made only if it brings
-    the two closer to their shares together. With chunks of equal size the result deviates least from the shares among
-    all ways to move chunks to joiners, and no fewer moves reach that (tests compare with brute force).
-
-    Args:
-        owned: Chunks that may be taken, by owner.
-        eligible: All nodes that stay, joiners among them; `num_rows` counts everything they own or are about to.
-        joiners: Who is to be filled.
-        rng: Decides which chunks of a node go.
+    the two closer to their shares together. What a joiner has the rows of already comes first. With chunks of equal
+    size the result deviates least from the shares among all ways to move chunks to joiners, and no fewer moves reach
+    that (tests compare with brute force).
     """
     eligible = [dataclasses.replace(candidate) for candidate in eligible]
-    surplus = {
-        candidate.node: candidate.num_rows - target
-        for candidate, target in zip(eligible, _share_of(eligible, 0), strict=True)
-    }
+    targets = _targets(eligible, 0)
+    surplus = {candidate.node: candidate.num_rows - targets[candidate.node] for candidate in eligible}
     # A joiner may have more than its share: the first node has loaded everything when the second comes.
     drawn = Stock(owned, [candidate.node for candidate in eligible if candidate.node in owned], rng)
     stock = {node: list(drawn[node]) for node in drawn}
-    moves = _moves_ahead(stock, [candidate for candidate in eligible if candidate.node in joiners], surplus)
-    while move := _best_move(stock, [candidate for candidate in eligible if candidate.node in joiners], surplus):
-        source, candidate, info = move
+    fillers = [candidate for candidate in eligible if candidate.node in joiners]
+    moves: list[Transfer] = []
+
+    def reduces(source: NodeId, target: NodeId, info: ChunkInfo) -> bool:
+        after = abs(surplus[source] - info.num_rows) + abs(surplus[target] + info.num_rows)
+        return after < abs(surplus[source]) + abs(surplus[target])
+
+    def move(source: NodeId, candidate: NodeCapacity, info: ChunkInfo) -> None:
         stock[source].remove(info)
         candidate.take(info)
         surplus[source] -= info.num_rows
         surplus[candidate.node] += info.num_rows
         moves.append(Transfer(info.id, source, candidate.node))
+
+    for candidate in fillers:
+        for source in stock:
+            for info in list(stock[source]) if source != candidate.node else ():
+                if info.id in candidate.ahead and reduces(source, candidate.node, info):
+                    move(source, candidate, info)
+    while best := next(
+        (
+            (source, candidate, info)
+            for source in sorted(stock, key=lambda node: -surplus[node])
+            for candidate in sorted(fillers, key=lambda candidate: surplus[candidate.node])
+            for info in stock[source]
+            if reduces(source, candidate.node, info) and candidate.can_take(info)
+        ),
+        None,
+    ):
+        move(*best)
     return moves
-
-
-def _moves_ahead(
-    stock: Mapping[NodeId, list[ChunkInfo]], joiners: Sequence[NodeCapacity], surplus: dict[NodeId, int]
-) -> list[Transfer]:
-    """What joiners have the rows of already, as far as it reduces the deviation from the shares."""
-    moves: list[Transfer] = []
-    for candidate in joiners:
-        for source, infos in stock.items():
-            if source == candidate.node or not candidate.ahead:
-                continue
-            left: list[ChunkInfo] = []
-            for info in infos:
-                before = abs(surplus[source]) + abs(surplus[candidate.node])
-                after = abs(surplus[source] - info.num_rows) + abs(surplus[candidate.node] + info.num_rows)
-                if info.id not in candidate.ahead or after >= before:
-                    left.append(info)
-                    continue
-                candidate.take(info)
-                surplus[source] -= info.num_rows
-                surplus[candidate.node] += info.num_rows
-                moves.append(Transfer(info.id, source, candidate.node))
-            infos[:] = left
-    return moves
-
-
-def _best_move(
-    stock: Mapping[NodeId, Sequence[ChunkInfo]], joiners: Sequence[NodeCapacity], surplus: Mapping[NodeId, int]
-) -> tuple[NodeId, NodeCapacity, ChunkInfo] | None:
-    """The first chunk, from most to least needed pair, whose move reduces the deviation from the shares."""
-    for source in sorted(stock, key=lambda node: -surplus[node]):
-        for candidate in sorted(joiners, key=lambda candidate: surplus[candidate.node]):
-            before = abs(surplus[source]) + abs(surplus[candidate.node])
-            for info in stock[source]:
-                after = abs(surplus[source] - info.num_rows) + abs(surplus[candidate.node] + info.num_rows)
-                if after < before and candidate.can_take(info):
-                    return source, candidate, info
-    return None
 
 
 def _deal(
@@ -227,12 +197,9 @@ def _deal_once(
 
 
 def _targets(eligible: Sequence[NodeCapacity], more_rows: int) -> dict[NodeId, int]:
-    return dict(zip((candidate.node for candidate in eligible), _share_of(eligible, more_rows), strict=True))
-
-
-def _share_of(eligible: Sequence[NodeCapacity], more_rows: int) -> list[int]:
-    """Share of each node in all rows of the nodes and `more_rows` on top."""
-    return shares(more_rows + sum(candidate.num_rows for candidate in eligible), len(eligible))
+    """Return the share of each node in all rows of the nodes and `more_rows` on top."""
+    total = more_rows + sum(candidate.num_rows for candidate in eligible)
+    return dict(zip((candidate.node for candidate in eligible), shares(total, len(eligible)), strict=True))
 
 
 def _shuffled(items: Sequence[ChunkInfo], rng: np.random.Generator) -> list[ChunkInfo]:

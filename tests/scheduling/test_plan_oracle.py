@@ -3,7 +3,6 @@
 import random
 import sys
 
-import numpy as np
 import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
@@ -11,6 +10,7 @@ from chicle_elastic.scheduling.plan import NodeCapacity, plan_first, plan_join, 
 from chicle_elastic.values import ChunkInfo
 from tests.scheduling import plan_oracle
 from tests.scheduling.stage import infos
+from tests.scheduling.test_plan import rng
 
 
 def case(seed):
@@ -43,11 +43,6 @@ def case(seed):
     }
     joiners = [candidate.node for candidate in eligible if dice.random() < 0.4]
     return chunks, eligible, avoid, joiners
-
-
-def rng(seed):
-    """A generator."""
-    return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("start", range(0, 3000, 500))
