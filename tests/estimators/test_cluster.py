@@ -24,6 +24,7 @@ from tests.estimators.problems import write
 from tests.estimators.reference_fits import require_certified
 from tests.estimators.test_callbacks import OtherData, Recorder
 from tests.estimators.test_elastic import Loud
+from tests.estimators.test_runtime import make
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,12 +39,6 @@ def of_four():
     """A cluster of four nodes."""
     with LocalCluster(4) as cluster:
         yield cluster
-
-
-def make(loss, **params):
-    """An estimator that keeps its duals."""
-    params = {"C": 0.05, "random_state": 0, "store_duals": True, "max_iter": 5000} | params
-    return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, Observations, Policy, ReleaseNode, RequestNodes
-from chicle_elastic.resources.managers import Assigned, Revoked, Said
+from chicle_elastic.resources.managers import Assigned, Revoked
 from chicle_elastic.resources.schedule import Schedule
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.testing.virtual_clock import VirtualClock
+from tests.resources.test_managed_nodes import Script
 from tests.runtime.test_in_process import CountingSolver, CountingTrainer, regression
 
 CLOCK = VirtualClock()
@@ -44,23 +45,6 @@ class Wants(Policy):
         if observations.iteration == self.release:
             return Decision(actions=(ReleaseNode(max(observations.num_chunks)),), reason="the test")
         return None
-
-
-@dataclass
-class Scripted:
-    """Says what the test has written down, one list at each call."""
-
-    says: list[list[Said]]
-    heard: list[tuple[object, ...]] = field(default_factory=list)
-
-    def request(self, total, reason):
-        self.heard.append(("request", total, reason))
-
-    def release(self, node):
-        self.heard.append(("release", node))
-
-    def poll(self, now_s):
-        return self.says.pop(0) if self.says else []
 
 
 def run(runtime: InProcess, *policies: Policy, iterations: int = 10) -> Outcome:
@@ -99,7 +83,7 @@ def test_a_policy_gets_tasks_as_far_as_there_are_some():
     policy = Wants({2: 3, 5: 9})
     outcome = run(InProcess(resources=Schedule(((0, 1), (1, 4)))), Wants({1: 1}), iterations=4)
     assert outcome.history.column("num_tasks").tolist() == [1, 4, 4, 4], "a number that is there is no reason to revoke"
-    manager = Scripted([[Assigned(NodeId("a")), Assigned(NodeId("b"))], [], [], [Assigned(NodeId("c"))]])
+    manager = Script((Assigned(NodeId("a")), Assigned(NodeId("b"))), (), (), Assigned(NodeId("c")))
     outcome = run(InProcess(num_tasks=2, resources=manager), policy)
     assert outcome.history.column("num_tasks").tolist() == [2, 2, 2, 3, 3, 3, 3, 3, 3, 3]
     assert manager.heard == [("request", 3, "the test"), ("request", 9, "the test")]
@@ -110,7 +94,7 @@ def test_a_policy_gets_tasks_as_far_as_there_are_some():
 def test_a_manager_that_lies_is_not_believed():
     """Each lie is a line of the history, and training goes on with the tasks that are there."""
     a, b, c = map(NodeId, "abc")
-    manager = Scripted([[Assigned(a)], [Assigned(a), Revoked(c)], [Assigned(b)], ["?"], [Revoked(b), Revoked(b)]])
+    manager = Script(Assigned(a), (Assigned(a), Revoked(c)), Assigned(b), "?", (Revoked(b), Revoked(b)))
     outcome = run(InProcess(resources=manager))
     assert outcome.history.column("num_tasks").tolist() == [1, 1, 2, 2, 1, 1, 1, 1, 1, 1]
     lines = lines_of(outcome)
@@ -123,13 +107,13 @@ def test_a_manager_that_lies_is_not_believed():
 def test_a_manager_that_raises_is_not_asked_again():
     """And the job ends as it would without it."""
 
-    class Broken(Scripted):
+    class Broken(Script):
         def poll(self, now_s):
             if not self.says:
                 raise OSError("the queue is down")
             return super().poll(now_s)
 
-    outcome = run(InProcess(resources=Broken([[Assigned(NodeId("a"))], []])))
+    outcome = run(InProcess(resources=Broken(Assigned(NodeId("a")), ())))
     lines = [line for line in lines_of(outcome) if "resource manager" in line]
     assert lines == [
         "the resource manager is not asked any more: poll raised OSError: the queue is down; the job goes on with the "
@@ -140,9 +124,9 @@ def test_a_manager_that_raises_is_not_asked_again():
 def test_a_job_needs_its_tasks_at_the_beginning():
     """A manager that assigns fewer is named, and so is one that takes the last task away."""
     with pytest.raises(CapacityError, match="has assigned 1 of 2 nodes"):
-        run(InProcess(num_tasks=2, resources=Scripted([[Assigned(NodeId("a"))]])))
+        run(InProcess(num_tasks=2, resources=Script(Assigned(NodeId("a")))))
     with pytest.raises(CapacityError, match="0 nodes here to stay"):
-        run(InProcess(resources=Scripted([[Assigned(NodeId("a"))], [Revoked(NodeId("a"))]])))
+        run(InProcess(resources=Script(Assigned(NodeId("a")), Revoked(NodeId("a")))))
 
 
 @pytest.mark.parametrize(

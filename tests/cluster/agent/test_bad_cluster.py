@@ -15,7 +15,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
 from chicle_elastic.transports import wire
-from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
+from tests.cluster.cluster_harness import AgentProcess, LocalAgents, end_all, svm_script
 from tests.cluster.train_svm import breast_cancer
 
 pytestmark = pytest.mark.chaos  # too long for `make test`
@@ -31,17 +31,11 @@ def make_cluster(folder: Path, *options: str, min_nodes: int = 1) -> LocalAgents
     return LocalAgents(folder, nodes=nodes, script=svm_script(folder, "--tol", "0"), options=options)
 
 
-def end_all(cluster: LocalAgents, agents: list[AgentProcess]) -> None:
+def end_with_all_chunks(cluster: LocalAgents, agents: list[AgentProcess]) -> None:
     """End the job: these nodes have all chunks between them, and certify the same model."""
     num_chunks, _ = data_set()
     assert sum(agents[0].wait_for_members(len(agents))["chunks"].values()) == num_chunks
-    cluster.end()
-    for agent in agents:
-        assert agent.wait_for_end() == 0, agent.output()
-    results = list(cluster.results())
-    assert len(results) == len(agents)
-    assert all(result == results[0] for result in results)
-    assert results[0]["gap"] is not None
+    end_all(cluster, agents)
 
 
 def data_set() -> tuple[int, int]:
@@ -87,7 +81,7 @@ def test_nodes_that_cannot_take_part_end_and_the_others_go_on(tmp_path: Path) ->
             assert stranger.events("error") or "wire protocol" in complaint
         assert {node for event in first.events("iteration") for node in event["seconds"]} == {"n0", "n1"}
         first.assert_none("aborted")
-        end_all(cluster, [first, second])
+        end_with_all_chunks(cluster, [first, second])
 
 
 def test_a_leaver_whose_chunks_fit_nowhere_stays_until_somebody_has_room(tmp_path: Path) -> None:
@@ -106,7 +100,7 @@ def test_a_leaver_whose_chunks_fit_nowhere_stays_until_somebody_has_room(tmp_pat
         assert leaver.wait_for_end() == 0
         assert leaver.events("leaving")[0]["reason"] == "its chunks are handed over"
         first.assert_none("lost")
-        end_all(cluster, [first, newcomer])
+        end_with_all_chunks(cluster, [first, newcomer])
 
 
 def test_a_job_that_never_has_enough_nodes_ends(tmp_path: Path) -> None:

@@ -18,15 +18,11 @@ from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.values import ChunkInfo
 from tests.cluster.local.local_trainers import Steps
 from tests.cluster.train_svm import PacedCocoa
+from tests.runtime.test_in_process_resources import lines_of
 from tests.solvers.linear_jobs import problem
 
 MANY = 100_000
 """Iterations; the tests end their jobs before."""
-
-
-def lines_of(outcome: Outcome) -> list[str]:
-    """All lines of its history."""
-    return [line for record in outcome.history for line in record.events]
 
 
 def assert_complete(outcome: Outcome, rows: int) -> None:
