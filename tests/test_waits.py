@@ -6,7 +6,6 @@ import pty
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from chicle_elastic import waits
 from chicle_elastic.waits import Wait
 from tests.programs import run_python
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 LOGGER = "chicle"
 AT_ONCE_S = 0.01
@@ -31,14 +30,6 @@ def untouched_logger() -> Iterator[None]:
     logger.setLevel(before)
 
 
-def wait_until_told(wait: Wait) -> None:
-    """Wait for the line."""
-    end_s = time.monotonic() + timeout_s(10)
-    while not wait.is_told:
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
-
-
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in which nothing has set up logging; `tell` is there."""
     return run_python("-c", "from chicle_elastic.waits import tell\n" + program, **environment)
@@ -47,7 +38,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_a_long_wait_is_explained_by_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """While it lasts, as a record of level INFO."""
     with Wait("importing the world", after_s=AT_ONCE_S) as wait:
-        wait_until_told(wait)
+        assert comes(lambda: wait.is_told, 10, poll_s=0.001)
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
         (LOGGER, logging.INFO, "importing the world")
     ]
@@ -58,10 +49,7 @@ def test_a_short_wait_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> N
     num_threads = threading.active_count()
     with Wait("blinking", after_s=NEVER_S) as wait:
         assert threading.active_count() == num_threads + 1
-    end_s = time.monotonic() + timeout_s(10)
-    while threading.active_count() > num_threads:
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
+    assert comes(lambda: threading.active_count() <= num_threads, 10, poll_s=0.001)
     assert not wait.is_told
     assert not caplog.records
 

@@ -1,7 +1,6 @@
 """Nodes that run the script of the tests: real agents, and a process per node that trains."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 from chicle_elastic.torch.schedule import Plan
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents
 from tests.loop.forked_tasks import ForkedTask, TaskServer, fork_tasks
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 SCRIPT = Path(__file__).with_name("train_loop.py")
-POLL_S = 0.005
 
 
 def train_alone(folder: Path, tasks: TaskServer, *options: str) -> dict[str, Any]:
@@ -90,10 +88,7 @@ def strike(cluster: LocalAgents, node: str, point: str) -> None:
 
 def wait_until(is_it: Callable[[], bool], what: str) -> None:
     """Wait for something."""
-    end_s = time.monotonic() + timeout_s(60)
-    while not is_it():
-        assert time.monotonic() < end_s, f"waited in vain for {what}"
-        time.sleep(POLL_S)
+    assert comes(is_it, poll_s=0.005), f"waited in vain for {what}"
 
 
 def end(cluster: LocalAgents, *agents: AgentProcess) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from chicle_elastic.solvers import kernel_cache as cache
 from chicle_elastic.solvers.kernels.jit import WORDS, CompileWatch
 from chicle_elastic.testing.virtual_clock import VirtualClock
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 OURS = "chicle_elastic.solvers.kernels.descent"
 
@@ -25,9 +24,7 @@ def an_event(module: str | None = OURS) -> Any:
 
 def is_told_within(caplog: pytest.LogCaptureFixture, num_lines: int) -> bool:
     """Whether so many lines have come, after a moment."""
-    end_s = time.monotonic() + timeout_s(10)
-    while len(caplog.messages) < num_lines and time.monotonic() < end_s:
-        time.sleep(0.001)
+    comes(lambda: len(caplog.messages) >= num_lines, 10, poll_s=0.001)
     return caplog.messages == [WORDS] * num_lines
 
 

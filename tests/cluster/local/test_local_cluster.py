@@ -134,9 +134,8 @@ class PatientSource(ArraySource):
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
         """The chunk, the first one when two agents run."""
-        end_s = time.monotonic() + timeout_s(20)
-        while chunk_id == 0 and len(self.cluster.members()) < 2:
-            assert time.monotonic() < end_s, "no node is started before the data is staged"
+        are_there = chunk_id or comes(lambda: len(self.cluster.members()) == 2, 20)
+        assert are_there, "no node is started before the data is staged"
         return super().load(chunk_id, state)
 
 

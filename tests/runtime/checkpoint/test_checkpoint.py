@@ -10,8 +10,6 @@ import operator
 import random
 import resource
 import shutil
-import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettin
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.mounts import run_mounted
-from tests.timeouts import timeout_s
+from tests.timeouts import comes
 
 NUM_ROWS, NUM_TASKS = 40, 3
 SPEC = StateSpec(outputs=2, width=1)
@@ -94,14 +92,6 @@ class Tasks:
             writer.close()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for something that a thread does."""
-    end_s = time.monotonic() + timeout_s(30)
-    while not condition() and time.monotonic() < end_s:
-        threading.Event().wait(0.01)
-    assert condition()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """For checkpoints; made by the first."""
@@ -148,7 +138,7 @@ def test_the_checkpoint_of_a_job_that_pauses_is_completed_without_another_iterat
     for rank in range(NUM_TASKS):
         parts[rank].mark = "paused in round 2: n0, n1, n2"
         tasks.writers[rank].begin(parts[rank])
-    wait_for(lambda: tasks.complete == [7, 7])
+    assert comes(lambda: tasks.complete == [7, 7], 30)
     assert len(checkpoint.attempts(folder)) == 2
     assert all(
         np.array_equal(checkpoint.read(path, IDENTITY).state, state_of(np.arange(NUM_ROWS), 7))
@@ -165,7 +155,7 @@ def test_a_task_that_ends_completes_the_checkpoint_of_a_job_that_pauses(folder: 
         tasks.writers[rank].begin(parts[rank])
         tasks.writers[rank].flush()
     tasks.close()
-    wait_for(lambda: tasks.complete == [7])
+    assert comes(lambda: tasks.complete == [7], 30)
 
 
 def test_what_nobody_completes_is_given_up_for_the_next_one(tasks: Tasks, folder: Path) -> None:
