@@ -5,7 +5,6 @@ The bound: a conversion of 28 MB takes at most 14 MiB more than one of 28 kB, wi
 """
 
 import gzip
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 MIB = 1 << 20
 LARGE_BYTES = 28 * 10**6
@@ -83,12 +82,5 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, suffix: str, write: 
     """A thousand times the input, and the peak grows by half of the input at most."""
     write(tmp_path / f"small{suffix}", SMALL_BYTES)
     write(tmp_path / f"large{suffix}", LARGE_BYTES)
-    done = subprocess.run(
-        [sys.executable, "-c", CONVERT, str(tmp_path), suffix],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(120),
-        check=True,
-    )
-    small, large = map(int, done.stdout.split())
+    small, large = map(int, run_python("-c", CONVERT, tmp_path, suffix, seconds=120).stdout.split())
     assert large - small < MAX_GROWTH_BYTES, f"{(large - small) / MIB:.1f} MiB more for {LARGE_BYTES / MIB:.0f} MiB"

@@ -3,22 +3,16 @@
 To see one that failed: python -m tests.harness.sim_cluster SEED
 """
 
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from tests.harness.sim_cluster import SimCluster, main
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 NUM_HISTORIES = 1600
 REPLAYED_EVERY = 5
 NUM_BLOCKS = 4
-
-REPOSITORY = Path(__file__).parents[2]
 
 happened: Counter[str] = Counter()
 
@@ -98,16 +92,5 @@ print(hashlib.sha256(stories.encode()).hexdigest())
 
 def test_agents_in_different_processes_decide_the_same():
     """The order in which a set of names is walked differs from process to process; no decision may depend on it."""
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", TELL],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=timeout_s(120),
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
+    digests = {run_python("-c", TELL, PYTHONHASHSEED=hash_seed, seconds=120).stdout for hash_seed in ("1", "2")}
     assert len(digests) == 1

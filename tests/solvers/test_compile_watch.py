@@ -1,8 +1,5 @@
 """The line about kernels that are compiled: one for each wait, none where there is none."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +9,8 @@ import pytest
 from chicle_elastic.solvers import kernel_cache as cache
 from chicle_elastic.solvers.kernels.jit import WORDS, CompileWatch
 from chicle_elastic.testing.virtual_clock import VirtualClock
-from tests.timeouts import comes, timeout_s
+from tests.programs import run_python
+from tests.timeouts import comes
 
 OURS = "chicle_elastic.solvers.kernels.descent"
 
@@ -94,17 +92,7 @@ from numba.core import event
 event.register("numba:compile", jit.CompileWatch(patience_s=0.0))
 lenet.step(*np.ones((3, 8), np.float32), np.float32(1), np.float32(1))
 """
-    cold, warm = (
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "CHICLE_CACHE_DIR": str(tmp_path), "CHICLE_WAITS": "on"},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s(60),
-            check=True,
-        )
-        for _ in range(2)
-    )
+    cold, warm = (run_python("-c", program, CHICLE_CACHE_DIR=str(tmp_path), CHICLE_WAITS="on") for _ in range(2))
     assert cold.stdout == "True False\n"
     assert set(cold.stderr.splitlines()) == {f"chicle: {WORDS}"}
     assert (warm.stdout, warm.stderr) == ("False False\n", "")

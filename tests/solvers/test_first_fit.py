@@ -4,15 +4,12 @@ How long it takes is measured by `make bench-start`, and asserted nowhere. It fo
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 PROGRAM = """
 import json, sys
@@ -44,14 +41,7 @@ print(json.dumps(found))
 )
 def test_a_first_fit_compiles_what_its_data_and_loss_need(tmp_path: Path, kind: str, loss: str) -> None:
     """No kernel for another kind of rows or another loss, and only a few functions of a row, 15 ms each at least."""
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind, loss],
-        env={**os.environ, "CHICLE_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(120),
-        check=True,
-    )
+    run = run_python("-c", PROGRAM, kind, loss, CHICLE_CACHE_DIR=str(tmp_path), seconds=120)
     found = json.loads(run.stdout)
     types = {"DenseKind", "CsrKind", "Hinge", "SquaredHinge", "Logistic"} & set(re.findall(r"\w+", run.stdout))
     assert "descend" in [name for name, _ in found]

@@ -1,9 +1,6 @@
 """The kernel cache: whatever its disk does, a kernel is compiled and gives the right result."""
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,8 @@ import pytest
 
 from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.solvers.kernels import disk_cache, jit
-from tests.mounts import ROOT, run_mounted
+from tests.mounts import run_mounted
+from tests.programs import run_python
 
 PROGRAM = """
 import logging, sys
@@ -71,13 +69,8 @@ def test_a_process_whose_kernels_were_kept_can_compile(tmp_path: Path) -> None:
         "print(*kept, numba.njit(lambda x: numpy.sort(x)[0])(numpy.array([2.0, 1.0])))"
     )
     for num_hits_now in (0, 1):
-        run = subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(folder=str(tmp_path), meanwhile=other)],
-            env={**os.environ, "CHICLE_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        program = PROGRAM.format(folder=str(tmp_path), meanwhile=other)
+        run = run_python("-c", program, CHICLE_CACHE_DIR=str(tmp_path / "kept"))
         assert run.stdout == f"9.0 {num_hits_now} 1.0\n{RESULTS}"
 
 

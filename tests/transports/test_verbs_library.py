@@ -1,7 +1,6 @@
 """Why pyverbs cannot be used is said exactly, in the words of the real errors; nothing else of RDMA is needed here."""
 
 import enum
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from chicle_elastic.transports.verbs.failures import QueuePairError, error_of_st
 from chicle_elastic.transports.verbs.library import constants_of, reason_of
 from chicle_elastic.transports.verbs.memory import MemoryKey
 from chicle_elastic.transports.verbs.queue_pair import EndPoint
-from tests.timeouts import timeout_s
+from tests.programs import run_python
 
 
 @pytest.mark.parametrize(
@@ -53,9 +52,7 @@ def test_a_missing_pyverbs_is_no_error_before_it_is_wanted() -> None:
         "assert 'torch' not in sys.modules and not [name for name in sys.modules if name.startswith('pyverbs.')]\n"
         "try: load()\nexcept RdmaUnavailableError as error: print(error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=timeout_s(60)
-    )
+    done = run_python("-c", program)
     assert "pyverbs" in done.stdout
     assert "install python3-pyverbs" in done.stdout
 

@@ -2,15 +2,13 @@
 
 import os
 import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from chicle_elastic.transports.addresses import listen_tcp
+from tests.programs import run
 from tests.runtime.collectives.members import MEMBER, start, store
-from tests.timeouts import timeout_s
 
 __all__ = ["start", "store"]
 
@@ -140,14 +138,7 @@ ip address add 10.77.0.1/32 dev lo
 ip address add 10.77.0.2/32 dev lo
 exec {sys.executable} {tmp_path}/run.py {tmp_path}/member.py
 """
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", "--uts", "sh", "-c", setup],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(100),
-        cwd=Path(__file__).parents[3],
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("unshare", "--net", "--mount", "--uts", "sh", "-c", setup, seconds=100)
     assert "10.77.0.1" in done.stdout
     assert "127." not in done.stdout
 
