@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from torch.distributed import TCPStore
 
@@ -81,6 +81,17 @@ class Node:
         return self._output.read_text(errors="replace")[-3000:]
 
 
+class Store(Protocol):
+    """Where nodes find each other."""
+
+    @property
+    def endpoint(self) -> str:
+        """Return its address."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Side:
     """Nodes that run one job. A context manager that ends them all.
 
@@ -99,9 +110,9 @@ class Side:
         self.folder, self.iteration_ms = folder, iteration_ms
         self.nodes: list[Node] = []
         self._all: list[Node] = []
-        self.store: StoreServer | StockStore = self.new_store()
+        self.store: Store = self.new_store()
 
-    def new_store(self) -> "StoreServer | StockStore":
+    def new_store(self) -> Store:
         """Return where the nodes find each other."""
         return StoreServer()
 

@@ -1,15 +1,18 @@
-"""What a change costs a training loop of PyTorch: `chicle_elastic.torch` against DDP under stock torchrun, tuned.
+"""What a change costs a training loop of PyTorch: `chicle_elastic.torch` against DDP under stock torchrun, tuned, and,
+where it is installed, against torchft (`pip install --target FOLDER torchft-nightly`, then `--torchft FOLDER`).
 
 Four processes on this host train a network with Adam, the same batches on both sides. A process is killed, a node
 joins, a node is given notice, and so on; the stall is the longest time between two steps around the change less two
 median steps. Stock has a checkpoint every 10 steps and the shortest time-outs that it can have (`elastic_nodes`).
 Then time without a change, and what averages after local steps save and lose.
 
-    python -m benchmarks.loop [--changes N] [--stock-changes N] [--large-changes N] [--pairs N] [--seeds N] [--quick]
+    python -m benchmarks.loop [--changes N] [--stock-changes N] [--torchft FOLDER] [--large-changes N] [--pairs N]
+                              [--seeds N] [--quick]
 
 The last line is the whole result as JSON. Exit code 1 when a bar is missed.
 """
 
+import ast
 import dataclasses
 import itertools
 import os
@@ -79,6 +82,47 @@ class StockLoop(Stock):
         ]
 
 
+class Lighthouse:
+    """torchft's server of quorums, with its shortest times, in a process of its own."""
+
+    def __init__(self, torchft: str) -> None:
+        times = "join_timeout_ms=100, quorum_tick_ms=20, heartbeat_timeout_ms=1000"
+        code = (
+            "import time, torchft.coordination as c\n"
+            f"server = c.LighthouseServer(bind='127.0.0.1:0', min_replicas=1, {times})\n"
+            "print(server.address(), flush=True)\ntime.sleep(1e9)"
+        )
+        environ = {**os.environ, "PYTHONPATH": torchft}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdout is not None
+        self.endpoint = self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class TorchftLoop(Side):
+    """Nodes with DDP of torchft: processes without agents."""
+
+    name, parameters = "torchft", 5_000_000
+    torchft = ""
+
+    def new_store(self) -> Lighthouse:
+        """Return where the nodes find each other."""
+        return Lighthouse(self.torchft)
+
+    def command(self, name: str) -> list[str]:
+        """The task itself."""
+        return [
+            *("env", f"PYTHONPATH={self.torchft}", f"TORCHFT_LIGHTHOUSE={self.store.endpoint}"),
+            *(sys.executable, TASK, "torchft", str(self.folder), name, "--parameters", str(self.parameters)),
+        ]
+
+
 def play(side: Side, changes: int) -> Stalls:
     """All changes of one side; milliseconds of stall by kind, less one more median step."""
     stalls: Stalls = defaultdict(list)
@@ -108,11 +152,42 @@ def steps_done_again(folder: Path) -> tuple[int, int]:
         seen: set[int] = set()
         for line in path.read_text().splitlines():
             step = int(line.split()[0])
+            if step < 0:
+                continue
             again += step in seen
             seen.add(step)
             done[step].add(path.stem)
     missing = max(done) + 1 - len(done) if done else 0
     return again, missing
+
+
+def samples_dropped(folder: Path) -> int:
+    """Batches of a node whose step failed, and whose samples were not used."""
+    return sum(path.read_text().count("-1 ") for path in folder.glob("*.steps"))
+
+
+def lines_of(side: str) -> int:
+    """Lines of a side's whole loop."""
+    body = ast.parse(Path(TASK).read_text()).body
+    [found] = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == side]
+    return (found.end_lineno or 0) - found.lineno + 1
+
+
+def torchft_rows(ours: Stalls, folder: Path, changes: int) -> Iterator[Row]:
+    """What the same changes cost torchft, beside ours. A side that ends by itself is told."""
+    try:
+        with TorchftLoop(folder, 0.0) as side:
+            stalls = play(side, changes)
+            _, never = steps_done_again(side.folder)
+            dropped = samples_dropped(side.folder)
+    except RuntimeError as error:
+        yield Row("torchft", f"torchft ended: {str(error)[-200:]}", None, "", "", None, None)
+        return
+    for kind, values in stalls.items():
+        shown = summary(ours[kind]), summary(values)
+        more = statistics.median(values) - statistics.median(ours[kind])
+        yield Row("torchft", f"stall of torchft less ours, {kind}, ms", None, *shown, more, None, {"all": values})
+    yield Row("torchft", "torchft: batches that a node lost, and steps never done", None, "", f"{dropped} and {never}")
 
 
 def rows_of(ours: Stalls, stock: Stalls, what: str) -> Iterator[Row]:
@@ -279,6 +354,7 @@ def main() -> int:
     line = parser("The stall of each change of a PyTorch loop, and its overhead, against torchrun with DDP.")
     line.add_argument("--changes", type=int, default=5, help="kills, and notices (default 5); twice as many joins")
     line.add_argument("--stock-changes", type=int, default=2, help="the same for stock, 0 leaves it out (default 2)")
+    line.add_argument("--torchft", metavar="FOLDER", default="", help="where torchft is; by default it is left out")
     line.add_argument("--large-changes", type=int, default=3, help="changes with 300 MB of state (default 3)")
     line.add_argument("--pairs", type=int, default=21, help="pairs of runs without a change (default 21)")
     line.add_argument("--num-steps", type=int, default=100, help="steps of each of these runs (default 100)")
@@ -316,6 +392,11 @@ def main() -> int:
             Bar(0, at_most=True),
         )
         report.add([done])
+        if arguments.torchft:
+            TorchftLoop.torchft = arguments.torchft
+            report.add(torchft_rows(ours, folder / "torchft", max(1, arguments.stock_changes)))
+        shown = f"{lines_of('chicle')}", f"{lines_of('stock')}, torchft {lines_of('torchft')}"
+        report.add([Row("work", "lines of the whole loop", None, *shown)])
         report.add(phase_rows(phases))
         if arguments.large_changes:
             with ChicleLoop(folder / "large", 0.0) as large:

@@ -2,14 +2,17 @@
 
     chicle    the loop of chicle_elastic.torch
     stock     DDP under torchrun, with a checkpoint every so many steps, as PyTorch's own tutorial has it
+    torchft   DDP of torchft, replica groups of one process, as its own examples have it
 
-Both take the same samples of an epoch in the same global batches. After each step a process appends the end of the step
+The first two take the same samples of an epoch in the same global batches; torchft drops the batches of a step that
+fails, which are written down as steps -1. After each step a process appends the end of the step
 to the laps of its node, and to NODE.steps the number of the step, its end, and the processor seconds of the process and
 its agent until then.
 """
 
 import argparse
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -27,6 +30,7 @@ NUM_FEATURES, NUM_CLASSES, NUM_SAMPLES = 256, 10, 8192
 BATCH = 64
 CHECKPOINT_EVERY = 10
 SILENT_S = 3.0
+GROUPS = 4  # of torchft, at most
 
 
 def network(num_parameters: int) -> nn.Module:
@@ -56,6 +60,10 @@ class Steps:
         """A step has ended now."""
         self._laps.ended(members)
         self._file.write(f"{step} {time.perf_counter():.6f} {time.process_time() + cpu_s_of(os.getppid()):.6f}\n")
+
+    def dropped(self) -> None:
+        """The samples of a step are lost."""
+        self._file.write(f"-1 {time.perf_counter():.6f} 0\n")
 
 
 def cpu_s_of(pid: int) -> float:
@@ -132,10 +140,68 @@ def stock(options: argparse.Namespace) -> None:
         epoch, done = epoch + 1, 0
 
 
+def torchft(options: argparse.Namespace) -> None:
+    """Do the same by torchft; a process that ends is not started again."""
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, TensorDataset
+    from torchft import (  # type: ignore[import-not-found]  # where the benchmark is told to find it
+        DistributedDataParallel,
+        DistributedSampler,
+        Manager,
+        Optimizer,
+        ProcessGroupGloo,
+    )
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    model = network(options.parameters)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def load(state: Any) -> None:
+        model.load_state_dict(state["model"])
+        adam.load_state_dict(state["optimizer"])
+
+    silent = timedelta(seconds=SILENT_S)
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=silent),
+        load_state_dict=load,
+        state_dict=lambda: {"model": model.state_dict(), "optimizer": adam.state_dict()},
+        min_replica_size=1,
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        replica_id=options.node,
+        hostname="127.0.0.1",
+        timeout=silent,
+    )
+    wrapped, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, adam)
+    number, dataset = int(options.node[1:]), TensorDataset(*data())
+    sampler = DistributedSampler(
+        dataset, replica_rank=number % GROUPS, num_replica_groups=GROUPS, group_rank=0, num_replicas=1, seed=0
+    )
+    loader = DataLoader(dataset, batch_size=options.batch // GROUPS, sampler=sampler, drop_last=True)
+    steps, is_noticed = Steps(options.folder, options.node), []
+    signal.signal(signal.SIGTERM, lambda *_: is_noticed.append(True))
+    for epoch in range(1_000_000):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            step = manager.current_step()
+            functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+            if manager.current_step() > step:
+                steps.ended(manager.current_step() - 1, manager.num_participants())
+            else:
+                steps.dropped()
+            if is_noticed:
+                manager.shutdown(wait=False)
+                return
+
+
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("side", choices=("chicle", "stock"))
+    parser.add_argument("side", choices=("chicle", "stock", "torchft"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("node")
     parser.add_argument("--parameters", type=int, default=5_000_000)
@@ -145,7 +211,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=CHECKPOINT_EVERY)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    (chicle if options.side == "chicle" else stock)(options)
+    {"chicle": chicle, "stock": stock, "torchft": torchft}[options.side](options)
 
 
 if __name__ == "__main__":

@@ -113,12 +113,20 @@ def test_members_without_samples_take_part_in_sums_of_the_body(
     assert local_steps != "1" or all(result["model"] == [[-1.0] * 183] for result in results)
 
 
-def test_an_exception_on_one_node_takes_that_node_out(tmp_path: Path, tasks: TaskServer) -> None:
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raise", "ValueError: a fault of n1"),
+        ("memory", "can't allocate memory"),
+        ("forget", "node n1 did not do loop.step to its end"),
+    ],
+)
+def test_a_fault_on_one_node_takes_that_node_out(how: str, words: str, tmp_path: Path, tasks: TaskServer) -> None:
     """The others go on; its agent ends, and its output has the traceback."""
-    with loop_agents(tmp_path, tasks, *NET, "--misbehave", "n1:raise", options=("--start-nodes", "3")) as cluster:
+    with loop_agents(tmp_path, tasks, *NET, "--misbehave", f"n1:{how}", options=("--start-nodes", "3")) as cluster:
         n0, n2, n1 = start(cluster, "n0", "n2", "n1")
         assert n1.wait_for_end() == 1
-        assert "ValueError: a fault of n1" in n1.output()
+        assert words in n1.output()
         n0.wait_for_members(2)
         results = end(cluster, n0, n2)
         assert sorted(losses_of(results)) == list(range(results[0]["steps"]))
@@ -141,11 +149,12 @@ def test_a_fault_of_all_nodes_ends_the_job_with_it(how: str, words: str, tmp_pat
             assert words in agent.output()
 
 
-def test_a_node_with_another_model_is_refused(tmp_path: Path, tasks: TaskServer) -> None:
+@pytest.mark.parametrize("other", ["--width=3", "--samples=299"])
+def test_a_node_with_another_model_or_data_is_refused(other: str, tmp_path: Path, tasks: TaskServer) -> None:
     """By the agents, before it could take part; the others train on."""
     with loop_agents(tmp_path, tasks, *NET) as cluster:
         [n0] = start(cluster, "n0")
-        with loop_agents(tmp_path / "other", tasks, *NET, "--width", "3") as others:
+        with loop_agents(tmp_path / "other", tasks, *NET, other) as others:
             stranger = others.start(
                 "n1",
                 secret_file=tmp_path / "job.secret",

@@ -1,11 +1,14 @@
 """A loop whose model lies on a CUDA device does what one of the host does: `make test-gpu`."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
+import chicle_elastic.torch as elastic
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
 from chicle_elastic.torch.schedule import Position
@@ -56,3 +59,30 @@ def test_a_state_of_a_device_is_resumed_on_the_host(tmp_path: Path) -> None:
         assert one.is_cuda == three.is_cuda
         assert torch.equal(one.cpu(), two.cpu())
         assert torch.equal(one.cpu(), three.cpu())
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+def test_members_on_a_device_add_up_as_on_the_host(local_steps: int) -> None:
+    """Two that take turns: gradients, means and counters of batch norm, momentum of averages."""
+    ends = [added_up(device, local_steps) for device in ("cuda", "cpu")]
+    for one, other in zip(*ends, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
+def added_up(device: str, local_steps: int) -> list[Tensor]:
+    """Models of two members after a sum, in host memory."""
+    loops: list[Any] = []
+    for rank in range(2):
+        model, (x, y) = network().to(device), tensors()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        loop: Any = elastic.loop(model, optimizer, (x, y), batch_size=20, local_steps=local_steps, outer_momentum=0.5)
+        loop._sum.begin()
+        part = slice(10 * rank, 10 * rank + 10)
+        functional.cross_entropy(model(x[part].to(device)), y[part].to(device)).backward()
+        loop._sum.end_batch()
+        loops.append(loop)
+    total = sum(loop._sum.fill(0.5, is_first=not rank) for rank, loop in enumerate(loops))
+    for loop in loops:
+        loop._sum.buffer[:] = total
+        loop._sum.commit(loop._state.velocity, loop._outer_step())
+    return [value.cpu() for loop in loops for value in loop._model.state_dict().values()]
