@@ -64,6 +64,7 @@ def main() -> None:
     trainer = NotedCocoa(
         C=1.0,
         tol=0.0,
+        algorithm="cocoa",  # other methods read all rows in each iteration: longer ones, which are no stall
         iteration_s=options.iteration_ms / 1e3,
         laps=LapWriter(options.folder / f"{options.node}.laps"),
         end_file=options.folder / "end",
