@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
@@ -409,6 +411,29 @@ def test_a_state_travels_to_the_bit(name: str, momentum: float, tmp_path: Path) 
     assert again == text
     assert len(sent) == len(received)
     assert all(torch.equal(one, two) for one, two in zip(sent, received, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_script_saves_and_loads_its_own_files_of_dcp(tmp_path: Path) -> None:
+    """Between two steps, without a process group; model and optimizer to the bit, and the loop goes on from them."""
+    names, folder, (x, y), kept = ("model", "optimizer"), tmp_path / "saved", tensors(), list[Tensor]()
+    for is_loaded in (False, True):
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        if is_loaded:
+            state = dict(zip(names, get_state_dict(model, optimizer), strict=True))
+            dcp.load(state, checkpoint_id=folder, no_dist=True)
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+            found = TrainingState(model, optimizer, None, None).describe()[1]
+            assert all(torch.equal(one, two) for one, two in zip(found, kept, strict=True))
+        with elastic.loop(model, optimizer, (x, y), batch_size=45) as loop:
+            for batch in loop.epochs(1):
+                loop.step(functional.cross_entropy(model(batch.x), batch.y))
+                if not is_loaded and loop.position.step == 1:
+                    state = dict(zip(names, get_state_dict(model, optimizer), strict=True))
+                    dcp.save(state, checkpoint_id=folder, no_dist=True)
+                    kept = [tensor.clone() for tensor in loop._state.describe()[1]]
+        assert {float(each["step"]) for each in optimizer.state.values()} == {3.0 if is_loaded else 2.0}
 
 
 def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
