@@ -17,6 +17,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -64,45 +65,29 @@ class Purpose(IntEnum):
     AHEAD = 5
 
 
+@dataclass(eq=False, repr=False)
 class Boundary:
     """Plans and orders moves over the ledger of one scheduler. One class because what has to move is decided from the
     same tables in one go."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        members: Members,
-        leases: Leases,
-        loads: Loads,
-        inventory: Inventory,
-        pending_policies: PendingPolicies,
-        precopies: Precopies,
-        preparing: PendingTransitions,
-        emit: Callable[[Effect], None],
-        settings: SchedulerSettings,
-        *,
-        leave: Callable[[NodeId], None],
-    ) -> None:
-        self._ledger = ledger
-        self._members = members
-        self._leases = leases
-        self._loads = loads
-        self._inventory = inventory
-        self._pending_policies = pending_policies
-        self._emit = emit
-        self._seed = settings.seed
-        self._min_nodes, self._max_nodes = settings.min_nodes, settings.max_nodes
-        self._leave = leave
-        self._precopies = precopies
-        self._copies_ahead = settings.precopy
-        self._pending_transitions = preparing
-        self._is_starved = False
-        self._is_turn_of_policies = False
-        self._num_ordered = 0
-        # Iteration after which chunks were last moved for a policy, or redrawn, or its memory changed, by its name.
-        self._moved_after: dict[str, int] = {}
-        self._redrawn_after: dict[str, int] = {}
-        self._remembered_after: dict[str, int] = {}
+    _ledger: Ledger
+    _members: Members
+    _leases: Leases
+    _loads: Loads
+    _inventory: Inventory
+    _pending_policies: PendingPolicies
+    _precopies: Precopies
+    _pending_transitions: PendingTransitions
+    _emit: Callable[[Effect], None]
+    _settings: SchedulerSettings
+    _leave: Callable[[NodeId], None]
+    _is_starved: bool = False
+    _is_turn_of_policies: bool = False
+    _num_ordered: int = 0
+    # Iteration after which chunks were last moved for a policy, or redrawn, or its memory changed, by its name.
+    _moved_after: dict[str, int] = field(default_factory=dict)
+    _redrawn_after: dict[str, int] = field(default_factory=dict)
+    _remembered_after: dict[str, int] = field(default_factory=dict)
 
     def begin(self, *, ask_policies: bool) -> None:
         """An iteration has ended, or a new round is needed first."""
@@ -391,7 +376,7 @@ class Boundary:
                 self._emit(Log(text=f"{proposal.policy} redraws the owners of {redrawn}: {proposal.reason}"))
 
     def _order_moves(self, moves: list[plan.Transfer]) -> None:
-        if self._copies_ahead:
+        if self._settings.precopy:
             self._pending_transitions.migrate(moves)
         else:
             self._order_copies((move.chunk, move.target) for move in moves)
@@ -401,7 +386,7 @@ class Boundary:
         staying = [other for other in self._members.staying if not self._members.present[other].is_departing]
         if node not in staying:
             self._pending_policies.say(f"{proposal.policy} need not release {node}, which leaves already")
-        elif len(staying) <= self._min_nodes:
+        elif len(staying) <= self._settings.min_nodes:
             self._pending_policies.refuse_release(proposal, node)
         elif self._pending_policies.claims_nodes(proposal):
             self._pending_policies.say(f"{proposal.policy} releases {node}: {proposal.reason}")
@@ -449,8 +434,8 @@ class Boundary:
             {node: self._holdings(node) for node in self._members.eligible},
             round=self._members.round,
             iteration=self._ledger.merged,
-            min_nodes=self._min_nodes,
-            max_nodes=self._max_nodes,
+            min_nodes=self._settings.min_nodes,
+            max_nodes=self._settings.max_nodes,
             wanted=self._pending_policies.wanted,
             travelling=len(self._pending_transitions.migrations),
             arriving=self.arriving(),
@@ -481,7 +466,7 @@ class Boundary:
 
     def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:
         """Make a generator that is the same for every agent that folds the same events."""
-        return np.random.default_rng([self._seed, self._members.round, self._ledger.merged, purpose, number])
+        return np.random.default_rng([self._settings.seed, self._members.round, self._ledger.merged, purpose, number])
 
 
 def _has_moves(proposal: Proposal) -> bool:

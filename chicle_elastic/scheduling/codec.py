@@ -25,7 +25,6 @@ import numbers
 import operator
 import types
 import typing
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -288,8 +287,6 @@ def _converter(kind: Any) -> _Step:
 
 def _plain(value: Any) -> Any:
     """Turn into JSON values what msgspec does not know by itself."""
-    if isinstance(value, deque):
-        return list(value)
     if isinstance(value, numbers.Real):  # scalars of NumPy, from a shell that counts with it
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     raise TypeError(f"{_short(value)} of type {type(value).__name__} has no place in a message")

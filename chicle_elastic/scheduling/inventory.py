@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import CommitChunk, Effect, FreeChunk, Log
@@ -21,15 +22,15 @@ from chicle_elastic.scheduling.text import count_text
 from chicle_elastic.values import StateVersion
 
 
+@dataclass(eq=False, repr=False)
 class Inventory:
     """Compares reports with the ledger, and settles what strays are."""
 
-    def __init__(self, ledger: Ledger, leases: Leases, loads: Loads, emit: Callable[[Effect], None]) -> None:
-        self._strays: dict[ChunkId, dict[NodeId, StateVersion]] = {}
-        self._ledger = ledger
-        self._leases = leases
-        self._loads = loads
-        self._emit = emit
+    _ledger: Ledger
+    _leases: Leases
+    _loads: Loads
+    _emit: Callable[[Effect], None]
+    _strays: dict[ChunkId, dict[NodeId, StateVersion]] = field(default_factory=dict)
 
     def report(self, event: InventoryReported, *, is_running: bool) -> None:
         """Correct the ledger by what a present node says.

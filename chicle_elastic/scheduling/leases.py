@@ -45,16 +45,16 @@ class Lease:
     reason: str = ""
 
 
+@dataclass(eq=False, repr=False)
 class Leases:
     """All copies on their way."""
 
-    def __init__(self, ledger: Ledger, emit: Callable[[Effect], None], *, max_attempts: int) -> None:
-        self.in_flight: dict[ChunkId, Lease] = {}
-        self.stuck: dict[ChunkId, str] = {}
-        self._answered: dict[ChunkId, None] = {}
-        self._ledger = ledger
-        self._emit = emit
-        self._max_attempts = max_attempts
+    _ledger: Ledger
+    _emit: Callable[[Effect], None]
+    _max_attempts: int
+    in_flight: dict[ChunkId, Lease] = field(default_factory=dict)
+    stuck: dict[ChunkId, str] = field(default_factory=dict)
+    _answered: dict[ChunkId, None] = field(default_factory=dict)
 
     def order(self, chunk: ChunkId, source: NodeId, target: NodeId, *, round: int) -> None:
         """Ask for a copy; the target must have room and no copy of the chunk."""

@@ -8,9 +8,11 @@ merge touches no chunk.
 import functools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.codec import COMPACT
 from chicle_elastic.scheduling.node_chunks import PROMISED, NodeChunks, Phase
 from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion
 
@@ -67,28 +69,25 @@ class Movable(Mapping[NodeId, list[ChunkInfo]]):
         return held.least_rows, held.least_bytes
 
 
+@dataclass(eq=False, repr=False)
 class Ledger:
     """Which node owns which chunk, and what every node holds. Methods change it in one consistent step each.
 
     One class because its methods keep one invariant, which `check` states.
-
-    Attributes:
-        merged: Number of the last merged iteration.
-        began: Number of the iteration that the job goes on from; 0 for a job of its own.
     """
 
-    def __init__(self) -> None:
-        self.node_chunks: dict[NodeId, NodeChunks] = {}
-        self.merged = self.began = 0
-        # since the last merge a node became owner of a copy with state of its own, which the model may not contain: the
-        # others may have rebuilt theirs without it. False again when an iteration is merged.
-        self.must_rebuild = False
-        # round of the order to free, by (node, chunk), for every FREEING copy
-        self.freeing: dict[tuple[NodeId, ChunkId], int] = {}
-        self.merged_round = 0  # round in which it was merged; 0 for none
-        self._entries: dict[ChunkId, ChunkEntry] = {}
-        self._missing: dict[ChunkId, None] = {}
-        self._lost_in_flight: dict[ChunkId, NodeId] = {}
+    node_chunks: dict[NodeId, NodeChunks] = field(default_factory=dict)
+    merged: int = 0  # number of the last merged iteration
+    began: int = 0  # number of the iteration that the job goes on from; 0 for a job of its own
+    # since the last merge a node became owner of a copy with state of its own, which the model may not contain: the
+    # others may have rebuilt theirs without it. False again when an iteration is merged.
+    must_rebuild: bool = False
+    # round of the order to free, by (node, chunk), for every FREEING copy
+    freeing: dict[tuple[NodeId, ChunkId], int] = field(default_factory=dict)
+    merged_round: int = 0  # round in which it was merged; 0 for none
+    _entries: Annotated[dict[ChunkId, ChunkEntry], COMPACT] = field(default_factory=dict)
+    _missing: dict[ChunkId, None] = field(default_factory=dict)
+    _lost_in_flight: dict[ChunkId, NodeId] = field(default_factory=dict)
 
     # Questions.
 

@@ -28,19 +28,19 @@ class Failures:
     nodes: list[NodeId] = field(default_factory=list)
 
 
+@dataclass(eq=False, repr=False)
 class Loads:
     """All chunks on their way from their source."""
 
-    def __init__(self, ledger: Ledger, emit: Callable[[Effect], None], *, max_attempts: int) -> None:
-        self.in_flight: dict[ChunkId, NodeId] = {}
-        self.stuck: dict[ChunkId, str] = {}
-        self._arrived: dict[ChunkId, NodeId] = {}
-        self._rounds: dict[NodeId, dict[ChunkId, int]] = {}
-        self._unwanted: dict[tuple[NodeId, ChunkId], None] = {}
-        self._failures: dict[ChunkId, Failures] = {}
-        self._ledger = ledger
-        self._emit = emit
-        self._max_attempts = max_attempts
+    _ledger: Ledger
+    _emit: Callable[[Effect], None]
+    _max_attempts: int
+    in_flight: dict[ChunkId, NodeId] = field(default_factory=dict)
+    stuck: dict[ChunkId, str] = field(default_factory=dict)
+    _arrived: dict[ChunkId, NodeId] = field(default_factory=dict)
+    _rounds: dict[NodeId, dict[ChunkId, int]] = field(default_factory=dict)
+    _unwanted: dict[tuple[NodeId, ChunkId], None] = field(default_factory=dict)
+    _failures: dict[ChunkId, Failures] = field(default_factory=dict)
 
     @property
     def num_pending(self) -> int:

@@ -11,7 +11,7 @@ until an iteration has shown that the others have the model.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chicle_elastic.ids import NodeId
 
@@ -46,6 +46,7 @@ class Group:
         return nodes
 
 
+@dataclass(eq=False, repr=False)
 class Members:
     """The present nodes in the order in which they joined, the current round, and the one that was asked for.
 
@@ -66,12 +67,13 @@ class Members:
     joiners = Group(lambda member: member.in_round and not member.is_leaving and member.is_new)
     in_round = Group(lambda member: member.in_round)
 
-    def __init__(self) -> None:
-        # every present node, in the order in which they joined; to be read only
-        self.present: dict[NodeId, PresentNode] = {}
-        self.round = 0
-        self.asked: tuple[NodeId, ...] = ()
-        self._formed: frozenset[NodeId] | None = None
+    # every present node, in the order in which they joined; to be read only
+    present: dict[NodeId, PresentNode] = field(default_factory=dict)
+    round: int = 0
+    asked: tuple[NodeId, ...] = ()
+    _formed: frozenset[NodeId] | None = None
+
+    def __post_init__(self) -> None:
         self._is_due: bool | None = None
 
     def __contains__(self, node: object) -> bool:

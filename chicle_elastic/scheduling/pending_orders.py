@@ -1,6 +1,7 @@
 """What nodes answer to orders, matched with the order; what answers none is ignored, or freed."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
@@ -12,17 +13,15 @@ from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
 
 
+@dataclass(eq=False, repr=False)
 class PendingOrders:
     """Takes answers to loads, copies and frees. They only change the ledger: a boundary acts on them."""
 
-    def __init__(
-        self, ledger: Ledger, members: Members, leases: Leases, loads: Loads, emit: Callable[[Effect], None]
-    ) -> None:
-        self._ledger = ledger
-        self._members = members
-        self._leases = leases
-        self._loads = loads
-        self._emit = emit
+    _ledger: Ledger
+    _members: Members
+    _leases: Leases
+    _loads: Loads
+    _emit: Callable[[Effect], None]
 
     def on_chunks_loaded(self, event: events.ChunksLoaded) -> None:
         """A node holds chunks from their source."""

@@ -20,9 +20,8 @@ import dataclasses
 import json
 import math
 import numbers
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
 from chicle_elastic.errors import ContractError
@@ -91,22 +90,26 @@ class NodeHoldings:
     capacity_bytes: int | None = None  # memory for chunks; None where it is not accounted
 
 
+@dataclass(eq=False, repr=False)
 class RecentIterations:
     """What was said of the last iterations."""
 
-    def __init__(self, length: int = HISTORY_LENGTH) -> None:
-        self.reports: dict[NodeId, deque[TaskReport]] = {}  # of each task, oldest first, by node
-        self.training: deque[TrainingState] = deque(maxlen=length)
-        self.happened: tuple[Happening, ...] = ()
+    length: InitVar[int] = HISTORY_LENGTH
+    reports: dict[NodeId, list[TaskReport]] = field(default_factory=dict)  # of each task, oldest first, by node
+    training: list[TrainingState] = field(default_factory=list)
+    happened: tuple[Happening, ...] = ()
+
+    def __post_init__(self, length: int) -> None:
         self._length = length
 
     def note(self, reports: Mapping[NodeId, TaskReport], training: Iterable[TrainingState]) -> None:
         """Keep what was said of an iteration; no `training` where no policy is going to look at it."""
         for node, report in reports.items():
-            if node not in self.reports:
-                self.reports[node] = deque(maxlen=self._length)
-            self.reports[node].append(report)
+            said = self.reports.setdefault(node, [])
+            said.append(report)
+            del said[: -self._length]
         self.training.extend(training)
+        del self.training[: -self._length]
 
     def begin(self, iteration: int, happened: Sequence[Happening]) -> None:
         """Keep what happened before an iteration, once: one that was aborted begins again with all of it."""
@@ -166,35 +169,33 @@ def observe(
     )
 
 
+@dataclass(eq=False, repr=False)
 class PendingPolicies:
-    """Policies, what they may look at, and what they want.
+    """Policies, what they may look at, and what they want."""
 
-    Attributes:
-        wanted: Nodes that were asked for last; 0 for none.
-    """
+    _given: Sequence[DecidingPolicy]
+    _emit: Callable[[Effect], None]
+    _settings: SchedulerSettings
+    proposals: list[Proposal] = field(default_factory=list)
+    disabled: dict[str, None] = field(default_factory=dict)  # names of policies that are not asked again, as keys
+    parameters: dict[str, float] = field(default_factory=dict)  # values that policies have set, by name
+    owners: dict[str, Owner] = field(default_factory=dict)  # who decides on a field, by its name
+    messages: list[AddressedMessage] = field(default_factory=list)  # that the next iteration delivers
+    memories: dict[str, Any] = field(default_factory=dict)  # what policies have remembered, by name
+    fresh: dict[str, None] = field(default_factory=dict)  # names of those that have since the last merge, as keys
+    wanted: int = 0  # nodes that were asked for last; 0 for none
+    num_requests: int = 0
+    offer: ResourceOffer = field(default_factory=ResourceOffer)
+    offer_number: int = 0  # of that offer; 0 for none
+    # (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused
+    lost: dict[tuple[str, str], None] = field(default_factory=dict)
+    has_said: bool = False  # whether a line was emitted about the proposal that is carried out
 
-    def __init__(
-        self, policies: Sequence[DecidingPolicy], emit: Callable[[Effect], None], settings: SchedulerSettings
-    ) -> None:
-        self.proposals: list[Proposal] = []
-        self.disabled: dict[str, None] = {}  # names of policies that are not asked again, as keys
-        self.recent = RecentIterations(settings.history_length)
-        self.parameters: dict[str, float] = {}  # values that policies have set, by name
-        self.owners: dict[str, Owner] = {}  # who decides on a field, by its name
-        self.messages: list[AddressedMessage] = []  # that the next iteration delivers
-        self.memories: dict[str, Any] = {}  # what policies have remembered, by name
-        self.fresh: dict[str, None] = {}  # names of those that have since the last merge, as keys
-        self.wanted = self.num_requests = 0
-        self.offer = ResourceOffer()
-        self.offer_number = 0  # of that offer; 0 for none
-        # (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused
-        self.lost: dict[tuple[str, str], None] = {}
-        self.has_said = False  # whether a line was emitted about the proposal that is carried out
-        self._policies = list(policies)
-        self._places = {id(policy): place for place, policy in enumerate(policies)}
-        self._names = tuple(policy.name for policy in policies)
-        self._emit = emit
-        self._min_nodes, self._max_nodes = settings.min_nodes, settings.max_nodes
+    def __post_init__(self) -> None:
+        self.recent = RecentIterations(self._settings.history_length)
+        self._policies = list(self._given)
+        self._places = {id(policy): place for place, policy in enumerate(self._given)}
+        self._names = tuple(policy.name for policy in self._given)
 
     @property
     def has_policies(self) -> bool:
@@ -314,7 +315,7 @@ class PendingPolicies:
         key = proposal.policy, _release_text(proposal, node)
         if key not in self.lost:
             self.lost[key] = None
-            needed = count_text(self._min_nodes, "node")
+            needed = count_text(self._settings.min_nodes, "node")
             self.say(f"{proposal.policy} does not release {node}: the job needs {needed} (min_nodes)")
 
     def claims_nodes(self, proposal: Proposal) -> bool:
@@ -322,8 +323,8 @@ class PendingPolicies:
         return self._claim(proposal, NODES)
 
     def _clipped(self, total: int) -> int:
-        total = max(total, self._min_nodes)
-        return total if self._max_nodes is None else min(total, self._max_nodes)
+        total, most = max(total, self._settings.min_nodes), self._settings.max_nodes
+        return total if most is None else min(total, most)
 
     def _claim(self, proposal: Proposal, field: str) -> bool:
         """Tell whether the policy owns the field, from now on; else the lost wish is logged once."""

@@ -11,6 +11,7 @@ order may be taken or discarded before it has ended; the answer to it, known by 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import Effect, PrecopyChunk
@@ -20,16 +21,16 @@ from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
 
 
+@dataclass(eq=False, repr=False)
 class Precopies:
     """All pre-copies."""
 
-    def __init__(self, ledger: Ledger, emit: Callable[[Effect], None]) -> None:
-        # (chunk, target) of every order that was not answered, by its number
-        self.in_flight: dict[int, tuple[ChunkId, NodeId]] = {}
-        self.held: dict[tuple[NodeId, ChunkId], None] = {}
-        self._num_ordered = 0
-        self._ledger = ledger
-        self._emit = emit
+    _ledger: Ledger
+    _emit: Callable[[Effect], None]
+    # (chunk, target) of every order that was not answered, by its number
+    in_flight: dict[int, tuple[ChunkId, NodeId]] = field(default_factory=dict)
+    held: dict[tuple[NodeId, ChunkId], None] = field(default_factory=dict)
+    _num_ordered: int = 0
 
     def order(self, chunk: ChunkId, target: NodeId, *, round: int) -> None:
         """Ask for a pre-copy; the chunk has an owner, and the target has room and no copy of it."""

@@ -34,6 +34,7 @@ At a boundary, `_advance` goes as far as it can; it is called after every event.
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -71,23 +72,42 @@ class State(Enum):
     FINISHED = "finished"
 
 
+@dataclass(eq=False, repr=False)
 class Scheduler:
     """Decides for one job: `effects = scheduler.handle(event, now=...)`, to be performed in order. One class because it
-    is one state machine with a method per event."""
+    is one state machine with a method per event.
 
-    def __init__(self, settings: SchedulerSettings, policies: Sequence[DecidingPolicy] = ()) -> None:
-        self.settings = settings  # as given
-        self.policies = tuple(policies)  # as given
+    Here and in each part, the fields with a default are what it knows: they begin with it, and a `snapshot` has them.
+    """
+
+    settings: SchedulerSettings
+    policies: Sequence[DecidingPolicy] = ()
+    state: State = State.WAITING  # where the job stands
+    _has_begun: bool = False
+    _started: tuple[int, int] = (0, 0)
+    _happened: list[Happening] = field(default_factory=list)  # since the last iteration was started
+    _carried: tuple[Happening, ...] = ()  # what that iteration brought to the tasks; again after an abort
+    # When the copies under way were ordered: of rows where they are pre-copied, because then little follows them.
+    _ordered_s: dict[tuple[ChunkId, NodeId], float] = field(default_factory=dict)
+    _pause_reason: str | None = None
+    _stop_reason: str | None = None
+    _now: float = 0.0
+    _boundary_since: float = 0.0
+    _round_since: float = 0.0
+    _round_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.policies = tuple(self.policies)
         self.ledger = Ledger()  # who owns what; to be read only
-        self.state = State.WAITING  # where the job stands
         # No part of this object refers to it, so that it goes, with all chunks of its job, without garbage collection.
         self._effects: list[Effect] = []
         emit = self._emit = self._effects.append
         self._members = Members()
-        self._leases = Leases(self.ledger, emit, max_attempts=settings.max_copy_attempts)
-        self._loads = Loads(self.ledger, emit, max_attempts=settings.max_load_attempts)
+        self._leases = Leases(self.ledger, emit, settings.max_copy_attempts)
+        self._loads = Loads(self.ledger, emit, settings.max_load_attempts)
         self._inventory = Inventory(self.ledger, self._leases, self._loads, emit)
-        self._pending_policies = PendingPolicies(policies, emit, settings)
+        self._pending_policies = PendingPolicies(self.policies, emit, settings)
         self._precopies = Precopies(self.ledger, emit)
         self._pending_transitions = PendingTransitions(self.ledger, self._members, self._precopies, emit)
         self._boundary = Boundary(
@@ -101,19 +121,9 @@ class Scheduler:
             self._pending_transitions,
             emit,
             settings,
-            leave=partial(Scheduler._let_go, weakref.proxy(self)),
+            partial(Scheduler._let_go, weakref.proxy(self)),
         )
         self._answers = PendingOrders(self.ledger, self._members, self._leases, self._loads, emit)
-        self._has_begun = False
-        self._started = (0, 0)
-        self._happened: list[Happening] = []  # since the last iteration was started
-        self._carried: tuple[Happening, ...] = ()  # what that iteration brought to the tasks; again after an abort
-        # When the copies under way were ordered: of rows where they are pre-copied, because then little follows them.
-        self._ordered_s: dict[tuple[ChunkId, NodeId], float] = {}
-        self._pause_reason: str | None = None
-        self._stop_reason: str | None = None
-        self._now = self._boundary_since = self._round_since = 0.0
-        self._round_ms = 0.0
 
     @property
     def round(self) -> int:

@@ -8,121 +8,56 @@ So a node that joins a job late need not fold it from its first event. A snapsho
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
-`parts` are the parts of the machine with the variables in `STATE`, as `codec` writes them. A new variable of
-one of these classes is added to the table as well, and `VERSION` raised; a test compares the two. A snapshot is read by
-the release that wrote it, and refused by others: the agents of a job have the same one.
+`parts` are the parts of the machine with their variables (`STATE`), as `codec` writes them. A new field with a default
+of one of these classes is in it; `VERSION` is raised then. A snapshot is read by the release that wrote it, and refused
+by others: the agents of a job have the same one.
 """
 
 import operator
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import MISSING, fields
+from typing import Any, get_type_hints
 
 from chicle_elastic.errors import ProtocolError
-from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import codec
-from chicle_elastic.scheduling.leases import Lease
-from chicle_elastic.scheduling.ledger import ChunkEntry
-from chicle_elastic.scheduling.loads import Failures
-from chicle_elastic.scheduling.members import PresentNode
-from chicle_elastic.scheduling.node_chunks import NodeChunks
-from chicle_elastic.scheduling.pending_policies import DecidingPolicy, Owner
-from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from chicle_elastic.values import (
-    AddressedMessage,
-    Happening,
-    Proposal,
-    ResourceOffer,
-    StateVersion,
-    TaskReport,
-    TrainingState,
-)
+from chicle_elastic.scheduling.boundary import Boundary
+from chicle_elastic.scheduling.inventory import Inventory
+from chicle_elastic.scheduling.leases import Leases
+from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.loads import Loads
+from chicle_elastic.scheduling.members import Members
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPolicies, RecentIterations
+from chicle_elastic.scheduling.precopies import Precopies
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.scheduling.transitions import PendingTransitions
 
 FORMAT = "chicle scheduler"
 VERSION = 11
 
-STATE: Mapping[str, Mapping[str, Any]] = {
-    "": {
-        "state": State,
-        "_has_begun": bool,
-        "_started": tuple[int, int],
-        "_happened": list[Happening],
-        "_carried": tuple[Happening, ...],
-        "_ordered_s": dict[tuple[ChunkId, NodeId], float],
-        "_pause_reason": str | None,
-        "_stop_reason": str | None,
-        "_now": float,
-        "_boundary_since": float,
-        "_round_since": float,
-        "_round_ms": float,
-    },
-    "ledger": {
-        "node_chunks": dict[NodeId, NodeChunks],
-        "merged": int,
-        "began": int,
-        "must_rebuild": bool,
-        "freeing": dict[tuple[NodeId, ChunkId], int],
-        "merged_round": int,
-        "_entries": Annotated[dict[ChunkId, ChunkEntry], codec.COMPACT],
-        "_missing": dict[ChunkId, None],
-        "_lost_in_flight": dict[ChunkId, NodeId],
-    },
-    "_members": {
-        "present": dict[NodeId, PresentNode],
-        "round": int,
-        "asked": tuple[NodeId, ...],
-        "_formed": frozenset[NodeId] | None,
-    },
-    "_leases": {
-        "in_flight": dict[ChunkId, Lease],
-        "stuck": dict[ChunkId, str],
-        "_answered": dict[ChunkId, None],
-    },
-    "_loads": {
-        "in_flight": dict[ChunkId, NodeId],
-        "stuck": dict[ChunkId, str],
-        "_arrived": dict[ChunkId, NodeId],
-        "_rounds": dict[NodeId, dict[ChunkId, int]],
-        "_unwanted": dict[tuple[NodeId, ChunkId], None],
-        "_failures": dict[ChunkId, Failures],
-    },
-    "_precopies": {
-        "in_flight": dict[int, tuple[ChunkId, NodeId]],
-        "held": dict[tuple[NodeId, ChunkId], None],
-        "_num_ordered": int,
-    },
-    "_pending_transitions": {"migrations": dict[ChunkId, tuple[NodeId, NodeId]]},
-    "_inventory": {"_strays": dict[ChunkId, dict[NodeId, StateVersion]]},
-    "_pending_policies": {
-        "proposals": list[Proposal],
-        "disabled": dict[str, None],
-        "parameters": dict[str, float],
-        "owners": dict[str, Owner],
-        "messages": list[AddressedMessage],
-        "memories": dict[str, Any],
-        "fresh": dict[str, None],
-        "has_said": bool,
-        "wanted": int,
-        "num_requests": int,
-        "offer": ResourceOffer,
-        "offer_number": int,
-        "lost": dict[tuple[str, str], None],
-    },
-    "_pending_policies.recent": {
-        "reports": dict[NodeId, list[TaskReport]],
-        "training": list[TrainingState],
-        "happened": tuple[Happening, ...],
-    },
-    "_boundary": {
-        "_is_starved": bool,
-        "_is_turn_of_policies": bool,
-        "_num_ordered": int,
-        "_moved_after": dict[str, int],
-        "_redrawn_after": dict[str, int],
-        "_remembered_after": dict[str, int],
-    },
+PARTS: Mapping[str, type[Any]] = {
+    "": Scheduler,
+    "ledger": Ledger,
+    "_members": Members,
+    "_leases": Leases,
+    "_loads": Loads,
+    "_precopies": Precopies,
+    "_pending_transitions": PendingTransitions,
+    "_inventory": Inventory,
+    "_pending_policies": PendingPolicies,
+    "_pending_policies.recent": RecentIterations,
+    "_boundary": Boundary,
 }
-"""Variables of each part of a scheduler, with their types; "" is the scheduler itself."""
+"""Where each part of a scheduler is; "" is the scheduler itself."""
+
+
+def _variables(kind: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    known = (each.name for each in fields(kind) if (each.default, each.default_factory) != (MISSING, MISSING))
+    return {name: hints[name] for name in known if name != "policies"}
+
+
+STATE = {name: _variables(kind) for name, kind in PARTS.items()}
+"""Variables of each part, with their types: its fields with a default."""
 
 
 LARGE = ("node_chunks", "_entries")
@@ -184,10 +119,6 @@ def restore(data: Any, policies: Sequence[DecidingPolicy] = ()) -> Scheduler:
         for variable, kind in variables.items():
             where = f"parts.{name or 'scheduler'}.{variable}"
             setattr(part, variable, _read(parts[name][variable], kind, where))
-    length = scheduler.settings.history_length
-    recent = scheduler._pending_policies.recent
-    recent.reports = {node: deque(reports, maxlen=length) for node, reports in recent.reports.items()}
-    recent.training = deque(recent.training, maxlen=length)
     return scheduler
 
 

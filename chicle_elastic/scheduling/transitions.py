@@ -13,6 +13,7 @@ pre-copied so far is used. So does everything that keeps iterations from running
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,22 +26,16 @@ from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.text import count_text, tally_text
 
 
+@dataclass(eq=False, repr=False)
 class PendingTransitions:
     """Plans pre-copies, and knows when they have ended."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        members: Members,
-        precopies: Precopies,
-        emit: Callable[[Effect], None],
-    ) -> None:
-        # (source, target) of moves that a policy wants, by chunk
-        self.migrations: dict[ChunkId, tuple[NodeId, NodeId]] = {}
-        self._ledger = ledger
-        self._members = members
-        self._precopies = precopies
-        self._emit = emit
+    _ledger: Ledger
+    _members: Members
+    _precopies: Precopies
+    _emit: Callable[[Effect], None]
+    # (source, target) of moves that a policy wants, by chunk
+    migrations: dict[ChunkId, tuple[NodeId, NodeId]] = field(default_factory=dict)
 
     def is_ready(self, rng: np.random.Generator) -> bool:
         """Order what is still to be ordered; whether nothing is on its way any more."""
