@@ -6,20 +6,18 @@ The way of the data: validated once, class codes, chunks over the caller's memor
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import most_block_columns
 from estimators.checks import require_auto
 from estimators.linear import LinearEstimator
-from estimators.params import ABOVE_0, parameters
+from estimators.params import Above0, ClassWeight, Count, parameters
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin, weights_of
 
@@ -73,23 +71,12 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearEstimator._parameter_constraints,
-        "C": ABOVE_0,
-        "algorithm": [StrOptions({"auto", "newton", "cocoa"})],
-        "intercept_scaling": ABOVE_0,
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "warm_start": ["boolean"],
-        "n_threads": [Interval(Integral, 1, None, closed="left"), None],
-        "store_duals": ["boolean"],
-    }
-
-    C: float = 1.0
+    C: Above0 = 1.0
     algorithm: Literal["auto", "newton", "cocoa"] = "auto"
-    intercept_scaling: float = 1.0
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    intercept_scaling: Above0 = 1.0
+    class_weight: ClassWeight = None
     warm_start: bool = False
-    n_threads: int | None = None
+    n_threads: Count | None = None
     store_duals: bool = False
 
     @abstractmethod

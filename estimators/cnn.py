@@ -3,10 +3,9 @@
 import json
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, _fit_context
@@ -22,7 +21,7 @@ from estimators.cnn_defaults import MOST_LOCAL_STEPS
 from estimators.cnn_params import ModuleParamsMixin, network_parameters
 from estimators.cnn_persistence import SaveNetworkMixin
 from estimators.cnn_prediction import ImagePredictionMixin
-from estimators.params import ABOVE_0, AT_LEAST_0, JobParams, parameters
+from estimators.params import Above0, AtLeast0, ClassWeight, Count, JobParams, Share, ShareBelow1, parameters
 from estimators.run import end_interrupted
 from estimators.watch import CallbackSupportMixin
 
@@ -163,64 +162,30 @@ class NetworkEstimator(ModuleParamsMixin, SaveNetworkMixin, CallbackSupportMixin
         The best of them, which `module_` has; only with `early_stopping`.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **JobParams._parameter_constraints,
-        "image_shape": [tuple, list, None],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "local_steps": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "learning_rate": [StrOptions({"auto"}), Interval(Real, 0.0, None, closed="neither")],
-        "momentum": [Interval(Real, 0.0, 1.0, closed="left")],
-        "lr_scaling": [StrOptions({"sqrt", "linear", "none"})],
-        "optimizer": [
-            StrOptions({"sgd", "adam", "adamw"}),
-            str,
-            object,
-        ],  # `optimizer_of` says why another one will not do
-        "weight_decay": AT_LEAST_0,
-        "decay": [Interval(Real, 0.0, 1.0, closed="both")],
-        "schedule": [StrOptions({"linear", "cosine"}), str, callable],
-        "schedule_each": [StrOptions({"epoch", "step"})],
-        "max_grad_norm": [Interval(Real, 0.0, None, closed="neither"), None],
-        "loss": [str, callable, None],
-        "outer_momentum": [StrOptions({"auto"}), Interval(Real, 0.0, 1.0, closed="left")],
-        "outer_learning_rate": ABOVE_0,
-        "standardize": [StrOptions({"auto"}), "boolean"],
-        "augment": [callable, None],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0.0, 1.0, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
-        "tol": AT_LEAST_0,
-        "warm_start": ["boolean"],
-        "device": [str],
-        "kernels": [StrOptions({"auto", "fused", "onednn", "native"})],
-        "precision": [StrOptions({"float32", "bf16"})],
-        "compile": ["boolean", str],
-    }
-
     module: Any = None
-    image_shape: tuple[int, ...] | None = None
-    max_epochs: int = 10
-    batch_size: int = 8
-    local_steps: int | Literal["auto"] = "auto"
-    learning_rate: float | Literal["auto"] = "auto"
-    momentum: float = 0.9
-    optimizer: Any = "sgd"
-    weight_decay: float = 0.0
+    image_shape: Annotated[tuple[int, ...], tuple, list] | None = None
+    max_epochs: Count = 10
+    batch_size: Count = 8
+    local_steps: Count | Literal["auto"] = "auto"
+    learning_rate: Literal["auto"] | Above0 = "auto"
+    momentum: ShareBelow1 = 0.9
+    # `optimizer_of` says why another one will not do
+    optimizer: Annotated[Any, StrOptions({"sgd", "adam", "adamw"}), str, object] = "sgd"
+    weight_decay: AtLeast0 = 0.0
     lr_scaling: Literal["sqrt", "linear", "none"] = "sqrt"
-    decay: float = 0.2
-    schedule: Any = "linear"
+    decay: Share = 0.2
+    schedule: Annotated[Any, StrOptions({"linear", "cosine"}), str, callable] = "linear"
     schedule_each: Literal["epoch", "step"] = "epoch"
-    max_grad_norm: float | None = None
-    loss: Any = None
-    outer_momentum: float | Literal["auto"] = "auto"
-    outer_learning_rate: float = 0.7
-    standardize: bool | Literal["auto"] = "auto"
-    augment: Any = None
+    max_grad_norm: Above0 | None = None
+    loss: Annotated[Any, str, callable, None] = None
+    outer_momentum: Literal["auto"] | ShareBelow1 = "auto"
+    outer_learning_rate: Above0 = 0.7
+    standardize: Literal["auto"] | bool = "auto"
+    augment: Annotated[Any, callable, None] = None
     early_stopping: bool = False
-    validation_fraction: float = 0.1
-    n_iter_no_change: int = 5
-    tol: float = 1e-4
+    validation_fraction: Annotated[float, Interval(Real, 0.0, 1.0, closed="neither")] = 0.1
+    n_iter_no_change: Count = 5
+    tol: AtLeast0 = 1e-4
     warm_start: bool = False
     device: str = "cpu"
     kernels: Literal["auto", "fused", "onednn", "native"] = "auto"
@@ -464,12 +429,7 @@ class ChicleCNNClassifier(ImagePredictionMixin, ClassifierMixin, NetworkEstimato
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **NetworkEstimator._parameter_constraints,
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-    }
-
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    class_weight: ClassWeight = None
 
     if TYPE_CHECKING:
 

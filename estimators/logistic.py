@@ -1,16 +1,14 @@
 """Logistic regression."""
 
 from dataclasses import field
-from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.errors import UsageError
 from estimators.base import Array, LinearClassifier
 from estimators.checks import require_auto
-from estimators.params import parameters
+from estimators.params import Share, parameters
 from estimators.persistence import VALUES
 
 if TYPE_CHECKING:
@@ -139,14 +137,9 @@ class ChicleLogisticRegression(LinearClassifier):
     """
 
     _twin = "sklearn.linear_model.LogisticRegression"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearClassifier._parameter_constraints,
-        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
-        "multi_class": [StrOptions({"auto", "multinomial", "ovr"})],
-    }
     _file_values = (*VALUES, "multi_class_")
 
-    l1_ratio: float = 0.0
+    l1_ratio: Share = 0.0
     multi_class: Literal["auto", "multinomial", "ovr"] = "auto"
     multi_class_: str = field(init=False)
 

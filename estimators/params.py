@@ -2,16 +2,24 @@
 
 `parameters` makes the constructor of a class from its fields, and adds to its docstring what its bases say of the
 parameters and attributes that it does not describe itself. So a parameter that several estimators have stands once.
+
+The annotation of a field states what scikit-learn checks: a literal is one of its options, a bool and a str are
+themselves, and `Annotated[kind, constraint, ...]` has constraints of `sklearn.utils._param_validation`.
 """
 
+import functools
 import inspect
+import operator
 import re
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform
 
-from sklearn.utils._param_validation import HasMethods, Interval, Options
+from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 
 from estimators.checks import LeanEstimator
 
@@ -21,17 +29,46 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound=type[Any])
 SECTIONS, LATER = ("Parameters", "Attributes"), "See Also|Notes|References|Examples"
-ABOVE_0: list[Any] = [Interval(Real, 0.0, None, closed="neither")]
-AT_LEAST_0: list[Any] = [Interval(Real, 0.0, None, closed="left")]
+Above0: TypeAlias = Annotated[float, Interval(Real, 0.0, None, closed="neither")]
+AtLeast0: TypeAlias = Annotated[float, Interval(Real, 0.0, None, closed="left")]
+Share: TypeAlias = Annotated[float, Interval(Real, 0.0, 1.0, closed="both")]
+ShareBelow1: TypeAlias = Annotated[float, Interval(Real, 0.0, 1.0, closed="left")]
+Count: TypeAlias = Annotated[int, Interval(Integral, 1, None, closed="left")]
+ClassWeight: TypeAlias = Annotated[
+    Mapping[Any, float] | Literal["balanced"] | None, None, dict, StrOptions({"balanced"})
+]
+STATED: dict[Any, list[Any]] = {bool: ["boolean"], str: [str], NoneType: [None]}
+"""Constraints that these annotations state."""
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 def parameters(kind: Kind) -> Kind:
-    """Give a class a constructor with its fields as keyword arguments, and complete its docstring."""
+    """Give a class a constructor with its fields as keyword arguments and their constraints, and complete its
+    docstring."""
+    known: dict[str, list[Any]] = dict(getattr(kind, "_parameter_constraints", {}))
+    for name, annotation in inspect.get_annotations(kind).items():
+        kind.__annotations__[name], constraints = _split_annotation(annotation)  # `help` shows the plain one
+        if constraints:
+            known[name] = constraints
     dataclass(kw_only=True, eq=False, repr=False)(kind)
+    names = inspect.signature(kind).parameters
+    kind._parameter_constraints = {name: constraints for name, constraints in known.items() if name in names}
     if kind.__doc__ is not None:  # as `python -OO` leaves it
         kind.__doc__ = _completed(kind)
     return kind
+
+
+def _split_annotation(annotation: Any) -> tuple[Any, list[Any]]:
+    """Return an annotation without constraints, and the constraints; none where a part of it states none."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return (args[0].__forward_arg__ if isinstance(args[0], typing.ForwardRef) else args[0]), list(args[1:])
+    if origin is Literal:
+        return annotation, [StrOptions(set(args))]
+    if origin not in (typing.Union, UnionType):
+        return annotation, STATED.get(annotation, [])
+    plain, stated = zip(*map(_split_annotation, args), strict=True)
+    return functools.reduce(operator.or_, plain), [each for one in stated for each in one] if all(stated) else []
 
 
 def _completed(kind: type[Any]) -> str:
@@ -101,23 +138,13 @@ class JobParams(LeanEstimator):
         Names of the features, if X had some.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
-        "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
-        "policy": [HasMethods(["decide"]), tuple, None],
-        "logdir": [str, PathLike, None],
-    }
-
-    random_state: Any = None
-    verbose: int = 0
-    chunk_size: int | None = None
-    runtime: "Runtime | None" = None
-    n_workers: int | tuple[int, int] | None = None
-    policy: "Policy | tuple[Policy, ...] | None" = None
-    logdir: str | PathLike[str] | None = None
+    random_state: Annotated[Any, "random_state"] = None
+    verbose: Annotated[int, "verbose"] = 0
+    chunk_size: Count | None = None
+    runtime: Annotated["Runtime | None", HasMethods(["run", "most_tasks"]), None] = None
+    n_workers: Count | Annotated[int, Options(Integral, {-1})] | Annotated[tuple[int, int], tuple] | None = None
+    policy: Annotated["Policy | tuple[Policy, ...] | None", HasMethods(["decide"]), tuple, None] = None
+    logdir: str | Annotated[PathLike[str], PathLike] | None = None
 
 
 @parameters
@@ -135,13 +162,6 @@ class LinearParams(JobParams):
         Whether there is an intercept; it is not penalised.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **JobParams._parameter_constraints,
-        "tol": AT_LEAST_0,
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "fit_intercept": ["boolean"],
-    }
-
-    tol: float = 1e-3
-    max_iter: int = 1000
+    tol: AtLeast0 = 1e-3
+    max_iter: Count = 1000
     fit_intercept: bool = True

@@ -1,13 +1,10 @@
 """The linear support vector machine."""
 
-from numbers import Real
-from typing import Any, ClassVar, Literal
-
-from sklearn.utils._param_validation import Interval, StrOptions
+from typing import Literal
 
 from chicle_elastic.errors import UsageError
 from estimators.base import LinearClassifier
-from estimators.params import parameters
+from estimators.params import Share, parameters
 
 
 @parameters
@@ -115,16 +112,10 @@ class ChicleSVM(LinearClassifier):
     """
 
     _twin = "sklearn.svm.LinearSVC"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearClassifier._parameter_constraints,
-        "loss": [StrOptions({"hinge", "squared_hinge", "modified_huber"})],
-        "penalty": [StrOptions({"l1", "l2", "elasticnet"})],
-        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
-    }
 
     loss: Literal["hinge", "squared_hinge", "modified_huber"] = "hinge"
     penalty: Literal["l2", "l1", "elasticnet"] = "l2"
-    l1_ratio: float = 0.15
+    l1_ratio: Share = 0.15
 
     def _loss_name(self) -> str:
         return self.loss

@@ -3,15 +3,13 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import field
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags, TransformerTags, check_random_state
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,7 +17,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Trainer
 from estimators.own.params import TrainerParamsMixin
-from estimators.params import JobParams, parameters
+from estimators.params import Count, JobParams, parameters
 from estimators.run import end_interrupted, run_job
 from estimators.watch import CallbackSupportMixin
 
@@ -117,14 +115,8 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, JobParams):
     Centering(factor=0.5)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **JobParams._parameter_constraints,
-        "trainer": [object],  # `_require_trainer` says what is wrong with it
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-    }
-
-    trainer: Trainer = field(kw_only=False)
-    max_iter: int = 100
+    trainer: Annotated[Trainer, object] = field(kw_only=False)  # `_require_trainer` says what is wrong with it
+    max_iter: Count = 100
     model_: Array = field(init=False)
     trainer_: Trainer = field(init=False)
     classes_: Array = field(init=False)

@@ -2,12 +2,12 @@
 
 from dataclasses import field
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from estimators.params import ABOVE_0, parameters
+from estimators.params import Above0, parameters
 from estimators.regression.base import LinearRegressor
 
 if TYPE_CHECKING:
@@ -86,17 +86,12 @@ class ChicleHuber(LinearRegressor):
     """
 
     _twin = "sklearn.linear_model.HuberRegressor"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearRegressor._parameter_constraints,
-        "epsilon": [Interval(Real, 1.0, None, closed="left")],
-        "alpha": ABOVE_0,
-    }
     _file_values = (*LinearRegressor._file_values, "scale_")
 
     scale_: float = field(init=False)
 
-    epsilon: float = 1.35
-    alpha: float = 0.0001
+    epsilon: Annotated[float, Interval(Real, 1.0, None, closed="left")] = 1.35
+    alpha: Above0 = 0.0001
 
     def _trainer(self) -> "RegressionTrainer":
         from chicle_elastic.solvers.linear.losses import Huber

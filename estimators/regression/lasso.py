@@ -2,15 +2,13 @@
 
 from dataclasses import field
 from functools import partial
-from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils._param_validation import Interval
 
 from chicle_elastic.chunks.views import Array
-from estimators.params import ABOVE_0, parameters
+from estimators.params import Above0, AtLeast0, Share, parameters
 from estimators.prediction import weights_of
 from estimators.regression.base import FEW_VALUES, LinearRegressor
 from estimators.regression.more_rows import MoreRowsMixin
@@ -50,14 +48,9 @@ class SparseRegressor(MoreRowsMixin, LinearRegressor):
     """
 
     _takes_targets = True
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearRegressor._parameter_constraints,
-        "alpha": ABOVE_0,
-        "warm_start": ["boolean"],
-    }
 
-    alpha: float = field(default=1.0, kw_only=False)
-    tol: float = 1e-6
+    alpha: Above0 = field(default=1.0, kw_only=False)
+    tol: AtLeast0 = 1e-6
     warm_start: bool = False
 
     @property
@@ -188,12 +181,8 @@ class ChicleElasticNet(SparseRegressor):
     """
 
     _twin = "sklearn.linear_model.ElasticNet"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SparseRegressor._parameter_constraints,
-        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
-    }
 
-    l1_ratio: float = 0.5
+    l1_ratio: Share = 0.5
 
     def _share(self) -> float:
         return float(self.l1_ratio)

@@ -1,11 +1,11 @@
 """Poisson regression."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.metrics import d2_tweedie_score
 
-from estimators.params import ABOVE_0, parameters
+from estimators.params import Above0, parameters
 from estimators.regression.base import LinearRegressor
 
 if TYPE_CHECKING:
@@ -60,12 +60,8 @@ class ChiclePoisson(LinearRegressor):
     """
 
     _twin = "sklearn.linear_model.PoissonRegressor"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearRegressor._parameter_constraints,
-        "alpha": ABOVE_0,
-    }
 
-    alpha: float = 1.0
+    alpha: Above0 = 1.0
 
     def _trainer(self) -> "RegressionTrainer":
         from chicle_elastic.solvers.linear.losses import Poisson

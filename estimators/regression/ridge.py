@@ -1,10 +1,10 @@
 """Ridge regression: of given strength, of a strength found by cross-validation, and as a classifier."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import field
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, _fit_context
@@ -19,7 +19,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from estimators.checks import LeanEstimator
 from estimators.containers import set_attributes_like
-from estimators.params import ABOVE_0, AT_LEAST_0, LinearParams, parameters
+from estimators.params import Above0, AtLeast0, ClassWeight, Count, LinearParams, parameters
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.regression.base import FEW_VALUES, LinearRegressor
@@ -104,13 +104,9 @@ class ChicleRidge(MoreRowsMixin, LinearRegressor):
 
     _twin = "sklearn.linear_model.Ridge"
     _takes_targets = True
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearRegressor._parameter_constraints,
-        "alpha": ABOVE_0,
-    }
 
-    alpha: float = field(default=1.0, kw_only=False)
-    tol: float = 1e-6
+    alpha: Above0 = field(default=1.0, kw_only=False)
+    tol: AtLeast0 = 1e-6
 
     def _trainer(self) -> "RegressionTrainer":
         from chicle_elastic.solvers.linear.losses import SquaredEpsilonInsensitive
@@ -235,25 +231,17 @@ class ChicleRidgeCV(RegressionMixin, RegressorMixin, LeanEstimator):
     _takes_targets = True
     _file_arrays: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_arrays, "cv_results_")
     _file_values: ClassVar[tuple[str, ...]] = (*RegressionMixin._file_values, "alpha_", "best_score_")
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "alphas": ["array-like", Interval(Real, 0, None, closed="neither")],
-        "fit_intercept": ["boolean"],
-        "scoring": [StrOptions(set(get_scorer_names())), callable, None],
-        "cv": ["cv_object"],
-        "store_cv_results": ["boolean"],
-        "alpha_per_target": ["boolean"],
-        "tol": AT_LEAST_0,
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-    }
 
-    alphas: float | Sequence[float] = field(default=(0.1, 1.0, 10.0), kw_only=False)
+    alphas: Annotated[float | Sequence[float], "array-like", Interval(Real, 0, None, closed="neither")] = field(
+        default=(0.1, 1.0, 10.0), kw_only=False
+    )
     fit_intercept: bool = True
-    scoring: Any = None
-    cv: Any = None
+    scoring: Annotated[Any, StrOptions(set(get_scorer_names())), callable, None] = None
+    cv: Annotated[Any, "cv_object"] = None
     store_cv_results: bool = False
     alpha_per_target: bool = False
-    tol: float = 1e-6
-    max_iter: int = 1000
+    tol: AtLeast0 = 1e-6
+    max_iter: Count = 1000
 
     alpha_: Any = field(init=False)
     best_score_: Any = field(init=False)
@@ -426,14 +414,10 @@ class ChicleRidgeClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, L
     """
 
     _twin = "sklearn.linear_model.RidgeClassifier"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **ChicleRidge._parameter_constraints,
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-    }
 
-    alpha: float = field(default=1.0, kw_only=False)
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
-    tol: float = 1e-6
+    alpha: Above0 = field(default=1.0, kw_only=False)
+    class_weight: ClassWeight = None
+    tol: AtLeast0 = 1e-6
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

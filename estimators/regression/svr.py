@@ -1,10 +1,8 @@
 """Support vector regression."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
-from sklearn.utils._param_validation import StrOptions
-
-from estimators.params import ABOVE_0, AT_LEAST_0, parameters
+from estimators.params import Above0, AtLeast0, parameters
 from estimators.regression.base import LinearRegressor
 
 if TYPE_CHECKING:
@@ -75,18 +73,11 @@ class ChicleSVR(LinearRegressor):
     """
 
     _twin = "sklearn.svm.LinearSVR"
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinearRegressor._parameter_constraints,
-        "epsilon": AT_LEAST_0,
-        "C": ABOVE_0,
-        "loss": [StrOptions({"epsilon_insensitive", "squared_epsilon_insensitive"})],
-        "intercept_scaling": ABOVE_0,
-    }
 
-    epsilon: float = 0.0
-    C: float = 1.0
+    epsilon: AtLeast0 = 0.0
+    C: Above0 = 1.0
     loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] = "epsilon_insensitive"
-    intercept_scaling: float = 1.0
+    intercept_scaling: Above0 = 1.0
 
     def _trainer(self) -> "RegressionTrainer":
         from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, SquaredEpsilonInsensitive
