@@ -227,21 +227,10 @@ class EffectExecutor:
             return
         node_chunks = self._ledger.node_chunks
         order = control.Iterate(
-            round=effect.round,
-            iteration=effect.iteration,
-            is_complete=effect.is_complete,
+            **{field.name: getattr(effect, field.name) for field in dataclasses.fields(effect)},
             num_tasks=sum(1 for held in node_chunks.values() if held.owned),
             lines=log.lines,
             may_go_on=log.is_steady,
-            parameters=effect.parameters,
-            travelling=effect.travelling,
-            wanted=effect.wanted,
-            arriving=effect.arriving,
-            must_rebuild=effect.must_rebuild,
-            offer=effect.offer,
-            messages=effect.messages,
-            memories=effect.memories,
-            happened=effect.happened,
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()

@@ -7,7 +7,7 @@ as a new incarnation.
 """
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,15 +23,15 @@ from chicle_elastic.scheduling.snapshot import restore, snapshot, to_text
 
 KEPT_ENTRIES = 2048
 """An agent is lost after two seconds of silence, and few iterations are shorter than 1 ms: no agent lags by more."""
-STATE_VERSION = 6  # of the snapshots that `Log.state` returns
+STATE_VERSION = 7  # of the snapshots that `Log.state` returns
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class LogState:
     """The state of a log after its entries, without its scheduler."""
 
     length: int = 0
-    now: float = 0.0
+    now: float = 0.0  # time of the last entry
     last_term: int = 0  # term of the last entry; 0 when there is none
     # term of the first entry: the number of the job, as a job of which no node survived begins a new log
     first_term: int = 0
@@ -45,9 +45,9 @@ class LogState:
     # incarnation of each node that may vote on who leads: the members of the last round that was formed, without those
     # that were released since (`reachability`)
     electorate: dict[NodeId, str] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
-    asked: tuple[int, tuple[NodeId, ...]] = (0, ())
-    reported: dict[NodeId, None] = field(default_factory=dict)
+    num_seen: dict[str, int] = field(default_factory=dict)  # by author
+    called: tuple[int, tuple[NodeId, ...]] = (0, ())  # the last round that was asked for, and its members
+    reported: dict[NodeId, None] = field(default_factory=dict)  # those that have said what they hold for that round
     # round in which a node was lost or an iteration aborted, until a later round has merged an iteration: the model is
     # to be rebuilt from the state first
     loss_round: int | None = None
@@ -55,20 +55,20 @@ class LogState:
     lines: tuple[str, ...] = ()  # log lines of the boundary before the last iteration that was started
 
 
-class Log:
-    """Entries, and the scheduler that has folded them.
+class Log(LogState):
+    """Entries, and the scheduler that has folded them; its `LogState` is to be read only.
 
     Args:
         kept: Minimum number of entries that are kept; at most twice as many.
     """
 
     def __init__(self, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
+        super().__init__()
         self.scheduler = scheduler  # has handled all entries
         self.start = 0  # index of the first entry that is kept
         self.entries: list[Entry] = []
         self._start_term = 0
         self._kept = kept
-        self._state = LogState()
         self._sink: RecordingSink | None = None
         self._handler: Scheduler | Recorder = scheduler
 
@@ -78,62 +78,12 @@ class Log:
         self._handler = Recorder(self.scheduler, sink)
 
     def __len__(self) -> int:
-        return self._state.length
+        return self.length
 
     @property
     def present(self) -> tuple[NodeId, ...]:
         """Nodes that joined and were neither lost nor released, in the order in which they joined."""
         return tuple(self.scheduler.ledger.node_chunks)
-
-    @property
-    def now(self) -> float:
-        """Time of the last entry."""
-        return self._state.now
-
-    @property
-    def last_term(self) -> int:
-        """Term of the last entry; 0 when there is none."""
-        return self._state.last_term
-
-    @property
-    def first_term(self) -> int:
-        """Term of the first entry, the number of the job; 0 when there is none."""
-        return self._state.first_term
-
-    @property
-    def in_flight(self) -> tuple[int, int] | None:
-        """Round and iteration of the iteration that runs; None at a boundary."""
-        return self._state.in_flight
-
-    @property
-    def members(self) -> tuple[NodeId, ...]:
-        """Nodes of the current round, in rank order."""
-        return self._state.members
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether iterations follow each other without any other effect until an event is sequenced."""
-        return self._state.is_steady
-
-    @property
-    def lives(self) -> Mapping[NodeId, str]:
-        """Incarnation of each present node, i.e. the author of the proposal by which it joined."""
-        return self._state.lives
-
-    @property
-    def electorate(self) -> Mapping[NodeId, str]:
-        """Incarnation of each node that may vote on who leads; empty before the first round."""
-        return self._state.electorate
-
-    @property
-    def loss_round(self) -> int | None:
-        """Round in which a node was lost or an iteration aborted, as long as no model was rebuilt since."""
-        return self._state.loss_round
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """What happened at the boundary before the iteration in flight, in words."""
-        return self._state.lines
 
     def term_before(self, length: int) -> int | None:
         """Term of the last of the first `length` entries; 0 for none, None where that is not known."""
@@ -150,12 +100,11 @@ class Log:
 
     def seen(self, origin: str) -> int:
         """Number of proposals of an author in the log; they come in their order and without a gap."""
-        return self._state.seen.get(origin, 0)
+        return self.num_seen.get(origin, 0)
 
     def asked(self, round: int) -> tuple[tuple[NodeId, ...], set[NodeId]]:
         """The members called to a round, and the nodes that have reported their inventory for it."""
-        state = self._state
-        return (state.asked[1], set(state.reported)) if state.asked[0] == round else ((), set())
+        return (self.called[1], set(self.reported)) if self.called[0] == round else ((), set())
 
     def in_band(self, ended: Ended) -> list[Entry]:
         """The entries that every agent appends by itself for an iteration that ended without a vote."""
@@ -176,24 +125,24 @@ class Log:
         except ProtocolError as error:
             ordered = [effects.Log(text=f"refused: {error}")]
         self._keep(entry)
-        state, here = self._state, self.scheduler.ledger.node_chunks
+        here = self.scheduler.ledger.node_chunks
         if is_formed and isinstance(event, events.RoundFormed):
-            state.members = event.members
-            state.electorate = {node: state.lives[node] for node in event.members if node in state.lives}
+            self.members = event.members
+            self.electorate = {node: self.lives[node] for node in event.members if node in self.lives}
         if isinstance(event, events.NodeJoined) and event.node not in self.lives and event.node in here:
-            state.lives[event.node] = entry.origin
-        if len(state.lives) != len(here):
-            state.lives = {node: life for node, life in state.lives.items() if node in here}
-        if isinstance(event, events.InventoryReported) and event.round == state.asked[0]:
-            state.reported[event.node] = None
+            self.lives[event.node] = entry.origin
+        if len(self.lives) != len(here):
+            self.lives = {node: life for node, life in self.lives.items() if node in here}
+        if isinstance(event, events.InventoryReported) and event.round == self.called[0]:
+            self.reported[event.node] = None
         if isinstance(event, events.NodeLost | events.IterationAborted):
-            state.loss_round = round
-        elif isinstance(event, events.IterationFinished) and event.round > (state.loss_round or 0):
-            state.loss_round = None  # the tasks of this round have rebuilt the model first, if a node was lost
+            self.loss_round = round
+        elif isinstance(event, events.IterationFinished) and event.round > (self.loss_round or 0):
+            self.loss_round = None  # the tasks of this round have rebuilt the model first, if a node was lost
         self._note(ordered)
         # A boundary whose only effect is the next iteration is followed by others like it: no event comes in between,
         # and without policies the scheduler decides nothing by the metrics of an iteration.
-        state.is_steady = (
+        self.is_steady = (
             isinstance(event, events.IterationFinished)
             and [type(effect) for effect in ordered] == [StartIteration]
             and not self.scheduler.policies
@@ -206,7 +155,7 @@ class Log:
         write_large = to_text if write is codec.to_raw else None
         return {
             "version": STATE_VERSION,
-            "log": write(self._state),
+            "log": write(self, LogState),
             "scheduler": snapshot(self.scheduler, write=write, write_large=write_large),
         }
 
@@ -228,20 +177,19 @@ class Log:
             raise ProtocolError(
                 f"the job has {scheduler.settings}, but this node has {self.scheduler.settings}; start all nodes alike"
             )
-        self._state, self.scheduler = state, scheduler
-        self._handler = scheduler
+        vars(self).update(vars(state))
+        self.scheduler = self._handler = scheduler
         if self._sink is not None:
             self._handler = Recorder(scheduler, self._sink, length=state.length, state=data["scheduler"])
         self.start, self._start_term, self.entries = state.length, state.last_term, []
 
     def _keep(self, entry: Entry) -> None:
-        state = self._state
-        if state.length == 0:
-            state.first_term = entry.term
-        state.length += 1
-        state.now, state.last_term = entry.now, entry.term
+        if self.length == 0:
+            self.first_term = entry.term
+        self.length += 1
+        self.now, self.last_term = entry.now, entry.term
         if entry.origin:
-            state.seen[entry.origin] = entry.number
+            self.num_seen[entry.origin] = entry.number
         self.entries.append(entry)
         if len(self.entries) >= 2 * self._kept:
             num_cut = len(self.entries) - self._kept
@@ -251,18 +199,17 @@ class Log:
 
     def _note(self, ordered: Sequence[Effect]) -> None:
         """Record the called round, the log lines and the iteration that the effects have started."""
-        state = self._state
         has_started = False
         for effect in ordered:
             if isinstance(effect, effects.FormRound):
-                state.asked, state.reported = (effect.round, effect.members), {}
+                self.called, self.reported = (effect.round, effect.members), {}
             elif isinstance(effect, effects.Log):
-                state.said.append(effect.text)
+                self.said.append(effect.text)
             elif isinstance(effect, effects.ReleaseNode):
-                state.electorate.pop(effect.node, None)
+                self.electorate.pop(effect.node, None)
             elif isinstance(effect, StartIteration):
                 has_started = True
-                state.in_flight = (effect.round, effect.iteration)
-                state.lines, state.said = tuple(state.said), []
+                self.in_flight = (effect.round, effect.iteration)
+                self.lines, self.said = tuple(self.said), []
         if not has_started and self.scheduler.state is not State.RUNNING:
-            state.in_flight = None
+            self.in_flight = None

@@ -36,8 +36,8 @@ D = NodeId("d")
 def members_of_a_round(*nodes: NodeId) -> Log:
     """A log in which these nodes have joined and formed a round."""
     log = Log(Scheduler(SchedulerSettings()))
-    log._state.lives = {node: f"{node}#1" for node in nodes}
-    log._state.electorate = dict(log.lives)
+    log.lives = {node: f"{node}#1" for node in nodes}
+    log.electorate = dict(log.lives)
     return log
 
 
@@ -81,7 +81,7 @@ def round_of_three() -> Replica:
     for node in (B, C):
         replica.connected(node, f"{node}#1", now=0.0)
     log = members_of_a_round(A, B, C)
-    replica.log._state.lives, replica.log._state.electorate = dict(log.lives), dict(log.electorate)
+    replica.log.lives, replica.log.electorate = dict(log.lives), dict(log.electorate)
     for node in (A, B, C):
         replica.log.scheduler.handle(events.NodeJoined(node=node), now=0.0)
     return replica
@@ -175,7 +175,7 @@ def test_a_node_that_was_stopped_does_not_trust_its_links() -> None:
     leader = round_of_three()
     leader.connected(D, "d#1", now=0.0)
     lives = {node: f"{node}#1" for node in (A, B, C, D)}
-    leader.log._state.lives, leader.log._state.electorate = dict(lives), dict(lives)
+    leader.log.lives, leader.log.electorate = dict(lives), dict(lives)
     leader.lost(D, now=1.0)
     assert leader.refused(2, "d#1", ("d#1",), now=3.0) == [CheckTerm()]
     leader.lost(B, now=3.0)
