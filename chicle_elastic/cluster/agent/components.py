@@ -11,7 +11,8 @@ from chicle_elastic.cluster.agent import effect_executor, membership
 from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
 from chicle_elastic.cluster.agent.group_formation import GroupFormation, host_of_peer
 from chicle_elastic.cluster.agent.membership import Identity, Membership
-from chicle_elastic.cluster.agent.node_protocols import ResourceLink
+from chicle_elastic.cluster.agent.node_protocols import Launcher, ResourceLink
+from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
@@ -35,8 +36,15 @@ HEADROOM_SHARE = 0.8  # the share of the memory left on the host or in the contr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """Addresses, secret and limits of the job that a node runs in."""
+    """What the agent of a node has set up for it: options, addresses, secret and limits of the job, and its files."""
 
+    loop: EventLoop
+    launcher: Launcher
+    options: NodeOptions
+    term_store: TermStore
+    store_keeper: StoreKeeper
+    event_file: EventFile
+    recording: RecordingFile | None
     control: str  # address of the agent for its task
     address: NodeAddress
     round_store: str
@@ -51,7 +59,7 @@ class NodeContext:
 
 
 class NodeCallbacks(membership.MembershipCallbacks, effect_executor.Host, Protocol):
-    """What the node implements for its components."""
+    """Names the calls by which its components reach the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +89,12 @@ class Components:
 def build_components(
     declared: control.Declare,
     store: ChunkStore,
-    *,
-    loop: EventLoop,
     context: NodeContext,
-    options: NodeOptions,
     transports: TransportSelector,
-    term_store: TermStore,
-    event_file: EventFile,
-    recording: RecordingFile | None,
-    is_ready: Callable[[], bool],
-    require_open: Callable[[], None],
-    tell_task: Callable[..., None],
     users: NodeCallbacks,
 ) -> Components:
     """Build the components of a node, which has not joined yet."""
+    loop, options = context.loop, context.options
     node = options.node
     start_nodes = options.start_nodes or context.min_nodes
     settings = SchedulerSettings(
@@ -138,14 +138,13 @@ def build_components(
             status=context.metrics.status,
             tls=context.tls,
         ),
-        term_store=term_store,
+        term_store=context.term_store,
         make_scheduler=lambda: Scheduler(settings),
-        is_ready=is_ready,
-        require_open=require_open,
+        require_open=context.launcher.require_open,
         users=users,
     )
-    if recording is not None:
-        members.log.record(recording)
+    if context.recording is not None:
+        members.log.record(context.recording)
     memory = ChunkManager(
         loop,
         node=node,
@@ -153,7 +152,7 @@ def build_components(
         transports=transports,
         sizes=declared.size_bytes,
         say=members.log.append,
-        tell_task=tell_task,
+        tell_task=users.tell_task,
         tell_peer=lambda to, kind, fields: members.peer_links.send(to, kind, **fields),
     )
     executor = EffectExecutor(
@@ -162,7 +161,8 @@ def build_components(
         log=members.log,
         memory=memory,
         host=users,
-        event_file=event_file,
+        meet=context.launcher.meet,
+        event_file=context.event_file,
         resources=context.resources,
         formation=GroupFormation(
             node=node,
@@ -192,11 +192,12 @@ def build_components(
     )
 
 
-def allocate_store(expected: control.Expect, loop: EventLoop, options: NodeOptions, context: NodeContext) -> ChunkStore:
+def allocate_store(expected: control.Expect, context: NodeContext) -> ChunkStore:
     """Make the chunk store. A worker thread allocates its first memory while the task gets ready.
     `ChunkManager.prepare` reports a failure of that allocation. Raises CapacityError when there is no room for a single
     chunk."""
     # Arenas of the share that is left to a node when one of those that begin is gone: it needs no other arena then.
+    options = context.options
     sharing = max(1, (options.start_nodes or context.min_nodes) - 1)
     share = -(-expected.num_chunks // sharing) * expected.slot_bytes
     store = ChunkStore(
@@ -210,7 +211,7 @@ def allocate_store(expected: control.Expect, loop: EventLoop, options: NodeOptio
         hit("memory.before_taken")
         store.prepare(num_bytes)
 
-    loop.work(take, lambda _: None)
+    context.loop.work(take, lambda _: None)
     return store
 
 

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -57,11 +57,8 @@ logger = logging.getLogger(__name__)
 class Host(Protocol):
     """What the effect executor needs of the agent."""
 
-    def tell_task(self, message: control.AgentMessage) -> None:
+    def tell_task(self, message: control.AgentMessage, fd: int | None = None) -> None:
         """Send a message to the task, if there is one."""
-
-    def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Take part in a rendezvous; in a worker thread."""
 
     def round_store(self, node: NodeId) -> str | None:
         """Endpoint of the round store of a node; None where there is no link to the node."""
@@ -97,6 +94,7 @@ class EffectExecutor:
         log: ReplicatedLog,
         memory: ChunkManager,
         host: Host,
+        meet: Callable[[int, tuple[NodeId, ...]], None],
         event_file: EventFile,
         formation: GroupFormation,
         resources: ResourceLink | None = None,
@@ -104,7 +102,7 @@ class EffectExecutor:
         self.node = node
         self.transitions = TransitionTimes(loop.now, self._tell_transition)
         self._placement = PlacementCheck(node)
-        self._loop, self._log, self._memory, self._host = loop, log, memory, host
+        self._loop, self._log, self._memory, self._host, self._take_part = loop, log, memory, host, meet
         self._events, self._formation = event_file, formation
         self._term = 0
         self._number = 0
@@ -459,7 +457,7 @@ class EffectExecutor:
                 self._say_round_formed()
 
         hit("round.before_rendezvous", round=effect.round)
-        self._loop.work(lambda: self._host.meet(number, effect.members), then, lane=Lane.MEET)
+        self._loop.work(lambda: self._take_part(number, effect.members), then, lane=Lane.MEET)
 
     def _say_round_formed(self) -> None:
         """Once all members have reported, the first of them says that the round is formed."""

@@ -52,6 +52,9 @@ logger = logging.getLogger(__name__)
 class MembershipCallbacks(LogSubscriber, Protocol):
     """What the node implements; called in the loop. `begin` follows `expelled`."""
 
+    def can_join(self) -> bool:
+        """Whether the node is ready to join."""
+
     def enters(self, job: int) -> bool:
         """This node is about to join; False if it still has to get ready, because it knows another job.
 
@@ -106,7 +109,6 @@ class Membership:
         make_links: Callable[[PeerCallbacks], PeerLinks],
         term_store: TermStore,
         make_scheduler: Callable[[], Scheduler],
-        is_ready: Callable[[], bool],
         require_open: Callable[[], None],
         users: MembershipCallbacks,
     ) -> None:
@@ -114,7 +116,7 @@ class Membership:
         node = identity.node
         self.peer_links = make_links(self)
         self._loop, self._terms, self._users = loop, term_store, users
-        self._can_join, self._require_open = is_ready, require_open
+        self._require_open = require_open
         self.log = ReplicatedLog(loop, node, new_incarnation(node), make_scheduler=make_scheduler, host=self)
         self._has_announced = False
         self._is_leaving = False
@@ -150,7 +152,7 @@ class Membership:
         """Propose to join, once every precondition holds; called whenever one of them may have changed."""
         log, node = self.log.snapshot(), self.identity.node
         has_log = log.length > 0 or self.log.is_leading
-        if self._has_announced or self._is_leaving or not has_log or not self._can_join():
+        if self._has_announced or self._is_leaving or not has_log or not self._users.can_join():
             return
         if node in log.present:
             return  # an earlier incarnation, whose death the leader will detect

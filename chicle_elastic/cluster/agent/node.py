@@ -15,22 +15,15 @@ from chicle_elastic.cluster.agent.components import (
     initial_bytes,
 )
 from chicle_elastic.cluster.agent.effect_executor import FAILURE
-from chicle_elastic.cluster.agent.node_protocols import Launcher, Rendezvous
 from chicle_elastic.cluster.agent.quorum_timeout import QuorumTimeout
 from chicle_elastic.cluster.agent.status_line import JOINING, Status, StatusLine, status_of
-from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
 from chicle_elastic.cluster.agent.task_supervisor import TaskSupervisor
 from chicle_elastic.cluster.consensus.messages import Folded
-from chicle_elastic.cluster.consensus.term_store import TermStore
-from chicle_elastic.cluster.net.event_file import EventFile
-from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.peers import Peer
-from chicle_elastic.cluster.options import NodeOptions
 from chicle_elastic.cluster.transfer.protocol import PLACES
 from chicle_elastic.errors import ChicleError, ContractError, ProtocolError, TooFewNodesError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.monitoring.recording_file import RecordingFile
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import State
@@ -65,24 +58,10 @@ class Node:
     """See the top of the module. One class because the way of a node from start to end is one sequence; what can stand
     alone is in `components`."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        launcher: Launcher,
-        rendezvous: Rendezvous,
-        context: NodeContext,
-        options: NodeOptions,
-        *,
-        term_store: TermStore,
-        event_file: EventFile,
-        recording: RecordingFile | None,
-        store_keeper: StoreKeeper,
-    ) -> None:
-        self._loop, self._context, self._options = loop, context, options
-        self._launcher, self._rendezvous = launcher, rendezvous
-        self._node = options.node
-        self._term_store, self._events, self._store_keeper = term_store, event_file, store_keeper
-        self._recording = recording
+    def __init__(self, context: NodeContext) -> None:
+        loop, options, event_file = context.loop, context.options, context.event_file
+        self._loop, self._context, self._options, self._events = loop, context, options, event_file
+        self._launcher, self._store_keeper, self._node = context.launcher, context.store_keeper, options.node
         self._transports = TransportSelector(
             context.secret,
             name=self._node,
@@ -95,7 +74,7 @@ class Node:
         self._task = TaskSupervisor(
             loop,
             context.control,
-            launcher,
+            context.launcher,
             welcome=control.Welcome(
                 node=self._node,
                 wants_ledger=options.log_dir is not None,
@@ -167,7 +146,7 @@ class Node:
             self._events.write(
                 "standing",
                 is_hot=self._is_ready,
-                is_ready=self._can_join(),
+                is_ready=self.can_join(),
                 store=self._store_keeper.describe(),
                 **self._components.describe(),
             )
@@ -201,7 +180,7 @@ class Node:
     def _on_expect(self, expected: control.Expect) -> None:
         try:
             if self._store is None:  # not `or`: a store without chunks is false
-                self._store = allocate_store(expected, self._loop, self._options, self._context)
+                self._store = allocate_store(expected, self._context)
         except ChicleError as error:
             self.failed(error)
 
@@ -216,7 +195,7 @@ class Node:
         self._is_ready = True
         self._events.write("hot", pid=self._task.pid)
         if self._components is None:
-            self._components = self._build(declare, self._store)
+            self._components = build_components(declare, self._store, self._context, self._transports, self)
             # Before the node joins: the others would wait for its memory, and in vain if it has none.
             num_bytes = initial_bytes(len(declare.rows), declare.slot_bytes, self._context)
             self._components.memory.prepare(num_bytes, ready=self._announce, failed=self.failed)
@@ -261,6 +240,11 @@ class Node:
             self._task.start(is_restart=True)
 
     # Called by the membership (`membership.MembershipCallbacks`).
+
+    def can_join(self) -> bool:
+        """Whether the task is ready, and no operation of an earlier incarnation is under way."""
+        is_quiet = self._components is not None and self._components.memory.is_quiet
+        return self._is_ready and is_quiet and not self._is_noticed and not self._is_leaving
 
     def folded(self, folded: Folded) -> None:
         """The log has folded an entry."""
@@ -382,18 +366,14 @@ class Node:
 
     # Called by the effect executor (`effect_executor.Host`).
 
-    def tell_task(self, message: control.AgentMessage) -> None:
+    def tell_task(self, message: control.AgentMessage, fd: int | None = None) -> None:
         """Send a message to the task."""
-        self._task.send(message)
+        self._task.send(message, fd)
 
     def iteration_begins(self) -> None:
         """The task has begun an iteration; the interrupt may have hit the previous one at its end, so send it again."""
         if self._is_interrupting:
             self._task.send(control.Interrupt())
-
-    def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Take part in a rendezvous."""
-        self._rendezvous.meet(round, members)
 
     def round_store(self, node: NodeId) -> str | None:
         """Endpoint of the round store of a node; None where there is no link to the node."""
@@ -428,28 +408,6 @@ class Node:
         """The components, in calls that come only after they were built."""
         assert self._components is not None
         return self._components
-
-    def _build(self, declare: control.Declare, store: ChunkStore) -> Components:
-        return build_components(
-            declare,
-            store,
-            loop=self._loop,
-            context=self._context,
-            options=self._options,
-            transports=self._transports,
-            term_store=self._term_store,
-            event_file=self._events,
-            recording=self._recording,
-            is_ready=self._can_join,
-            require_open=self._rendezvous.require_open,
-            tell_task=self._task.send,
-            users=self,
-        )
-
-    def _can_join(self) -> bool:
-        """Whether the task is ready, and no operation of an earlier incarnation is under way."""
-        is_quiet = self._components is not None and self._components.memory.is_quiet
-        return self._is_ready and is_quiet and not self._is_noticed and not self._is_leaving
 
     def _announce(self, after_s: float = READY_S) -> None:
         """Join as soon as the task, the memory and the links are ready; a link and each message of the log make this

@@ -102,7 +102,25 @@ class NodeAgent(Launcher):
             self._round_store = stack.enter_context(
                 StoreServer(format_endpoint(address.advertise, 0), bind=address.bind, ports=address.ports)
             )
+            loop = stack.enter_context(
+                EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))
+            )
+            stack.callback(self.stop_task)
+            restore = (term_store.publish_again, entry.restore)
+            keeper = StoreKeeper(loop, store, restore=restore, event_file=event_file)
+            stack.callback(keeper.close)
+            keeper.start()
+            recording: RecordingFile | None = None
+            if options.log_dir is not None:
+                recording = stack.enter_context(new_recording(options.log_dir, options.node))
             context = NodeContext(
+                loop=loop,
+                launcher=self,
+                options=options,
+                term_store=term_store,
+                store_keeper=keeper,
+                event_file=event_file,
+                recording=recording,
                 control=self._control,
                 address=address,
                 round_store=self._round_store.endpoint,
@@ -115,28 +133,7 @@ class NodeAgent(Launcher):
                 bulk_tls=tls if options.has_tls_bulk else None,
                 resources=self.resources,
             )
-            loop = stack.enter_context(
-                EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))
-            )
-            stack.callback(self.stop_task)
-            restore = (term_store.publish_again, entry.restore)
-            keeper = StoreKeeper(loop, store, restore=restore, event_file=event_file)
-            stack.callback(keeper.close)
-            keeper.start()
-            recording: RecordingFile | None = None
-            if options.log_dir is not None:
-                recording = stack.enter_context(new_recording(options.log_dir, options.node))
-            node = Node(
-                loop,
-                self,
-                self,
-                context,
-                options,
-                term_store=term_store,
-                event_file=event_file,
-                recording=recording,
-                store_keeper=keeper,
-            )
+            node = Node(context)
             stack.callback(node.close)
             self.begins(loop, node)
             if options.notices is not None:

@@ -1,9 +1,9 @@
 """The protocols by which a node has its task started, takes part in rendezvous, and asks for other nodes."""
 
+import signal
 from typing import Protocol
 
 from chicle_elastic.cgroups import MemoryKills
-from chicle_elastic.cluster.agent.task_supervisor import Processes
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
 
@@ -15,18 +15,20 @@ class TaskEnd(Protocol):
         """Whether it has failed."""
 
 
-class Launcher(Processes, Protocol):
-    """Starts the tasks of a node, one at a time: torch's agent, or that of a local cluster."""
+class Launcher(Protocol):
+    """Starts the tasks of a node, one at a time, and takes part in its rendezvous: the agent as `Node` sees it."""
 
     memory_kills: MemoryKills
     restarts_left: int  # how often the agent may still restart a task that crashed
 
+    def start_task(self, *, is_restart: bool = False) -> int:
+        """Start a task; returns its process id."""
+
     def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None while it runs."""
 
-
-class Rendezvous(Protocol):
-    """The agent's side of the rendezvous."""
+    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+        """End the task."""
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a round; in a worker thread."""

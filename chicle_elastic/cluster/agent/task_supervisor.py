@@ -10,8 +10,8 @@ import functools
 import logging
 import signal
 from collections.abc import Callable
-from typing import Protocol
 
+from chicle_elastic.cluster.agent.node_protocols import Launcher
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.errors import ProtocolError
@@ -25,19 +25,6 @@ POLL_S = 0.2
 """How often to check whether a task has died before its hello; afterwards its channel shows the death at once."""
 
 
-class Processes(Protocol):
-    """The process launcher of tasks."""
-
-    def start_task(self, *, is_restart: bool = False) -> int:
-        """Start a task; returns its process id."""
-
-    def task_exit(self, timeout_s: float = 0.0) -> object | None:
-        """How the task ended, or None while it runs."""
-
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
-        """End the task."""
-
-
 class TaskSupervisor:
     """One task at a time. Everything is called in the loop.
 
@@ -49,7 +36,7 @@ class TaskSupervisor:
         self,
         loop: EventLoop,
         address: str,
-        processes: Processes,
+        processes: Launcher,
         *,
         welcome: control.Welcome,
         on_message: Callable[[control.Message], object],
