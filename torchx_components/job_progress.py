@@ -6,17 +6,15 @@ grow while they are read, and members come and go: `read` goes on where it was.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cluster.net.event_file import SUFFIX, EventTail
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.records import IterationRecord, Transition, record_of, transition_of
 
 NODES = "nodes"
 GAP_S = 3.0  # an iteration that is missing is waited for so long: its agent writes a moment later, or was killed before
 KINDS = ("iteration", "transition", "whole")
-_TRANSITION = tuple(field.name for field in fields(Transition))
 
 
 class JobProgress:
@@ -57,9 +55,9 @@ class JobProgress:
         if self._began_s is None:
             self._began_s = event["time"] - 1e-3 * event.get("duration_ms", 0.0)
         if event["kind"] == "iteration":
-            self._keep(_record(event, self._began_s))
+            self._keep(record_of(event, began_s=self._began_s))
         elif self._on_transition is not None:
-            transition = Transition.of({name: event[name] for name in _TRANSITION})
+            transition = transition_of(event)
             news = transition.round, transition.whole_ms is not None
             if news not in self._told:
                 self._told.add(news)
@@ -82,16 +80,3 @@ class JobProgress:
             if self._on_iteration is not None:
                 self._on_iteration(self.last)
         self._early_s = time.monotonic() if not self._early else self._early_s
-
-
-def _record(event: Mapping[str, Any], began_s: float) -> IterationRecord:
-    return IterationRecord(
-        iteration=event["iteration"],
-        epochs=event["epochs"],
-        time_s=max(0.0, event["time"] - began_s),
-        num_tasks=len(event["seconds"]),
-        num_chunks=event["chunks"],
-        seconds=event["seconds"],
-        samples=sum(event["samples"].values()),
-        figures={name: figure for name, figure in event["figures"].items() if figure is not None},
-    )

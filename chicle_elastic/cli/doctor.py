@@ -22,8 +22,8 @@ from chicle_elastic.cgroups import memory_headroom
 from chicle_elastic.cli.agent_lines import explained
 from chicle_elastic.cli.job_agents import add_peer_arguments
 from chicle_elastic.cli.peer_check import NO, YES, Finding, check_peer
-from chicle_elastic.cli.progress import format_bytes
 from chicle_elastic.errors import ChicleError
+from chicle_elastic.scheduling.text import bytes_text
 from chicle_elastic.settings import available_cores
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports.addresses import new_unix
@@ -96,7 +96,7 @@ def _machine() -> list[Finding]:
     findings = [Finding("cores", str(available_cores()), "for this process: affinity, control groups, OMP_NUM_THREADS")]
     headroom = memory_headroom()
     if headroom is not None:
-        findings.append(Finding("memory", format_bytes(headroom.num_bytes), f"{headroom.source} leaves that much"))
+        findings.append(Finding("memory", bytes_text(headroom.num_bytes), f"{headroom.source} leaves that much"))
     if sys.platform == "linux":
         import resource  # not on Windows
 
@@ -105,7 +105,7 @@ def _machine() -> list[Finding]:
         findings.append(
             Finding(
                 "locked memory",
-                "no limit" if is_unlimited else format_bytes(limit),
+                "no limit" if is_unlimited else bytes_text(limit),
                 "RDMA locks all arenas"
                 + ("" if is_unlimited else "; root may exceed this, others need LimitMEMLOCK=infinity or ulimit -l"),
             )
@@ -120,7 +120,7 @@ def _transports(host: str, device: str | None) -> list[Finding]:
                 _probe(transport)
         except ChicleError as error:
             return Finding(topic, NO, str(error))
-        return Finding(topic, YES, f"{format_bytes(PROBE_BYTES)} were fetched from this process, {crc32} checks chunks")
+        return Finding(topic, YES, f"{bytes_text(PROBE_BYTES)} were fetched from this process, {crc32} checks chunks")
 
     _, crc32 = fastest_crc32()
     return [
@@ -158,7 +158,7 @@ def _rdma(host: str, device: str | None) -> list[Finding]:
         return [*findings, Finding("rdma", NO, str(error))]
     return [
         *findings,
-        Finding("rdma", YES, f"{port.device} read {format_bytes(PROBE_BYTES)} of this process"),
+        Finding("rdma", YES, f"{port.device} read {bytes_text(PROBE_BYTES)} of this process"),
     ]
 
 

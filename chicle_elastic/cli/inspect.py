@@ -16,10 +16,11 @@ import numpy as np
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.views import NO_STATE, Array
-from chicle_elastic.cli.progress import Progress, format_bytes
+from chicle_elastic.cli.progress import Progress
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import ChunkCorruptError
 from chicle_elastic.ids import ChunkId
+from chicle_elastic.scheduling.text import bytes_text
 
 EXIT_DAMAGED = 1
 MAX_CLASSES_SHOWN = 20
@@ -72,7 +73,7 @@ def summary(folder: ChunkFolder) -> str:
     targets = _count(schema.num_classes, "class", "classes") if schema.num_classes else "real targets"
     return (
         f"{folder.path}: {schema.num_rows:,} rows x {schema.num_features:,} features ({schema.kind} {schema.dtype}), "
-        f"{targets}, {_count(folder.num_chunks, 'chunk', 'chunks')}, {format_bytes(folder.size_bytes)}"
+        f"{targets}, {_count(folder.num_chunks, 'chunk', 'chunks')}, {bytes_text(folder.size_bytes)}"
     )
 
 
@@ -167,7 +168,7 @@ def _as_text(folder: ChunkFolder, contents: Contents | None, *, is_verified: boo
         ("targets", targets),
         ("weights", "one per row" if schema.has_weights else "none"),
         ("chunks", f"{folder.num_chunks:,}"),
-        ("size", format_bytes(folder.size_bytes)),
+        ("size", bytes_text(folder.size_bytes)),
     ]
     if contents is not None:
         facts += _facts_of_contents(folder, contents)
@@ -183,7 +184,7 @@ def _facts_of_contents(folder: ChunkFolder, contents: Contents) -> list[tuple[st
     rows, sizes = _range(contents.rows_per_chunk), _range(contents.bytes_per_chunk)
     facts = [
         ("a chunk", f"{rows['min']:,} to {rows['max']:,} rows"),
-        ("", f"{format_bytes(sizes['min'])} to {format_bytes(sizes['max'])}"),
+        ("", f"{bytes_text(sizes['min'])} to {bytes_text(sizes['max'])}"),
     ]
     if schema.kind == "csr":
         per_row = contents.num_nonzeros / schema.num_rows

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cli.job_agents import connect, find_secret, greet, nodes_by_job
-from chicle_elastic.cli.progress import format_bytes
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, DataError, PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.job_metrics import Metrics, metrics_of
-from chicle_elastic.scheduling.text import count_text
+from chicle_elastic.scheduling.text import bytes_text, count_text
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
 
@@ -95,9 +94,9 @@ def lines_of(run_id: str, node: str, now: Metrics, *, now_s: float) -> list[str]
         last = "" if now.last_stall_s is None else f", {1e3 * now.last_stall_s:.0f} ms for the last change"
         lines.append(f"  since {node} joined: {changes}; training waited {now.stalls_s:.2f} s{last}")
     if now.moved_bytes or now.reloaded_chunks:
-        hidden = f"{format_bytes(now.hidden_bytes)} of them behind iterations"
+        hidden = f"{bytes_text(now.hidden_bytes)} of them behind iterations"
         again = f"; {count_text(now.reloaded_chunks, 'chunk')} loaded again" if now.reloaded_chunks else ""
-        lines.append(f"  {format_bytes(now.moved_bytes)} of chunks have changed nodes, {hidden}{again}")
+        lines.append(f"  {bytes_text(now.moved_bytes)} of chunks have changed nodes, {hidden}{again}")
     if now.checkpoints:
         lines.append(f"  newest checkpoint: iteration {now.checkpoint_iteration}")
     return lines

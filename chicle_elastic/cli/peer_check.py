@@ -24,11 +24,11 @@ from typing import Any
 
 from chicle_elastic import __version__
 from chicle_elastic.cli.job_agents import CONNECT_S, connect, find_secret, greet, nodes_by_job
-from chicle_elastic.cli.progress import format_bytes
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, PeerLostError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling.text import bytes_text
 from chicle_elastic.transports.addresses import is_loopback, parse_tcp
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.secret import JobSecret
@@ -193,5 +193,5 @@ def _fetch(address: str, secret: JobSecret, tls: TlsIdentity | None) -> tuple[st
                 num_bytes += size_bytes
         return (
             YES,
-            f"{format_bytes(round(num_bytes / took_s))}/s from {address}, in pieces of {format_bytes(size_bytes)}",
+            f"{bytes_text(round(num_bytes / took_s))}/s from {address}, in pieces of {bytes_text(size_bytes)}",
         )

@@ -4,6 +4,7 @@ import shutil
 from typing import TextIO
 
 from chicle_elastic.clock import Clock
+from chicle_elastic.scheduling.text import bytes_text
 
 BAR_WIDTH = 14
 REDRAW_S = 0.1
@@ -54,17 +55,7 @@ class Progress:
         if not self._total:
             return f"{self._label}  {rows}  {elapsed_s:.0f} s"
         share = min(1.0, done / self._total)
-        sizes = f"{format_bytes(done)} of {format_bytes(self._total)}  " if self._is_bytes else ""
+        sizes = f"{bytes_text(done)} of {bytes_text(self._total)}  " if self._is_bytes else ""
         left = f"{elapsed_s * (1 - share) / share:.0f} s left" if share else ""
         bar = f" [{'#' * round(BAR_WIDTH * share):-<{BAR_WIDTH}}] " if self._is_terminal else "  "
         return f"{self._label}{bar}{share:4.0%}  {sizes}{rows}  {left}".rstrip()
-
-
-def format_bytes(size_bytes: int) -> str:
-    """`size_bytes` in the unit that suits it: "512 B", "1.5 KiB", "2.0 GiB"."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from queue import Full, Queue
 from typing import Any
@@ -25,7 +24,7 @@ from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.board_pages import Page, RunPages
 from chicle_elastic.monitoring.pictures import draw_in_child
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.records import record_of, transition_of
 from chicle_elastic.monitoring.tensorboard import TensorBoardWriter, require_tensorboard
 
 BOARD_FOLDER = "tensorboard"  # folder below the log folder
@@ -33,7 +32,6 @@ MAX_LINES = 20_000
 CLOSE_S = 60.0
 """How long the end of an agent waits for the disk, and for the import of tensorboard if the job was short."""
 DRAWS_FROM_S = 10.0  # a shorter job has no picture at its end: it would wait for it a tenth of its time and more
-TRANSITION_FIELDS = tuple(field.name for field in fields(Transition))
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +123,7 @@ class _Pages:
         elif line["kind"] == "iteration":
             self._take_iteration(line)
         elif line["kind"] in ("transition", "whole"):
-            transition = Transition.of({name: line[name] for name in TRANSITION_FIELDS})
-            self._put(self._pages.transition(transition, step=self._iteration, unix_s=line["time"]))
+            self._put(self._pages.transition(transition_of(line), step=self._iteration, unix_s=line["time"]))
 
     def finish(self) -> None:
         """There are no more lines: write the texts after the last iteration, and what the end of a run has."""
@@ -160,17 +157,7 @@ class _Pages:
         self._iteration = line["iteration"]
         self._first_s = line["time"] if self._first_s is None else self._first_s
         texts, self._texts = self._texts, []
-        record = IterationRecord(
-            iteration=self._iteration,
-            epochs=line["epochs"],
-            time_s=line["time"] - self._first_s,
-            num_tasks=len(line["seconds"]),
-            samples=sum(line["samples"].values()),
-            num_chunks=line["chunks"],
-            seconds=line["seconds"],
-            figures=line["figures"],
-            events=tuple(texts),
-        )
+        record = record_of(line, began_s=self._first_s, events=texts)
         besides: dict[str, float] = {"job/members": self._num_members}
         besides |= {f"bytes/{name}": line[f"{name}_bytes"] for name in ("moved", "hidden") if f"{name}_bytes" in line}
         self._put(self._pages.iteration(record, unix_s=line["time"], besides=besides))

@@ -4,7 +4,7 @@ Records are for people and plots. What the scheduler learns are events (`chicle_
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -126,6 +126,27 @@ class Transition:
     def of(cls, fields: Mapping[str, Any]) -> "Transition":
         """From JSON, which has no tuples."""
         return cls(**{**fields, "members": tuple(fields["members"]), "reasons": tuple(fields["reasons"])})
+
+
+def record_of(line: Mapping[str, Any], *, began_s: float, events: Iterable[str] = ()) -> IterationRecord:
+    """Return the record in a line `iteration` of an event file; `began_s` is when the job began, as lines have times.
+    JSON has null for a figure that is not finite: it is left out."""
+    return IterationRecord(
+        iteration=line["iteration"],
+        epochs=line["epochs"],
+        time_s=max(0.0, line["time"] - began_s),
+        num_tasks=len(line["seconds"]),
+        samples=sum(line["samples"].values()),
+        num_chunks=line["chunks"],
+        seconds=line["seconds"],
+        figures={name: figure for name, figure in line["figures"].items() if figure is not None},
+        events=tuple(events),
+    )
+
+
+def transition_of(line: Mapping[str, Any]) -> Transition:
+    """Return the transition in a line `transition` or `whole` of an event file."""
+    return Transition.of({each.name: line[each.name] for each in fields(Transition)})
 
 
 class Table(Sequence[Row]):

@@ -4,7 +4,8 @@ import io
 
 import pytest
 
-from chicle_elastic.cli.progress import Progress, format_bytes
+from chicle_elastic.cli.progress import Progress
+from chicle_elastic.scheduling.text import bytes_text
 from chicle_elastic.testing.virtual_clock import VirtualClock
 
 MIB = 1 << 20
@@ -68,4 +69,4 @@ def test_a_line_says_what_is_known(total: int, is_bytes: bool, num_rows: int, do
 def test_sizes_are_shown_in_the_unit_that_suits_them() -> None:
     """From bytes to TiB."""
     sizes = [0, 1023, 1024, 1536 * 1024, 5 << 30, 3 << 40]
-    assert [format_bytes(size) for size in sizes] == ["0 B", "1023 B", "1.0 KiB", "1.5 MiB", "5.0 GiB", "3.0 TiB"]
+    assert [bytes_text(size) for size in sizes] == ["0 B", "1023 B", "1.0 KiB", "1.5 MiB", "5.0 GiB", "3.0 TiB"]
