@@ -1,7 +1,7 @@
 """The ledger: which node owns which chunk, which node holds which copy of it, and how often it was processed.
 
 A chunk has at most one OWNED copy (`node_chunks` has the phases of a copy), at its owner; a chunk without is *missing*.
-`Ledger.check` tests this and more. Counting is lazy: a chunk that is owned takes part in every merged iteration, so a
+Counting is lazy: a chunk that is owned takes part in every merged iteration, so a
 merge touches no chunk.
 """
 
@@ -10,16 +10,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.codec import COMPACT
-from chicle_elastic.scheduling.node_chunks import PROMISED, NodeChunks, Phase
+from chicle_elastic.scheduling.node_chunks import NodeChunks, Phase
 from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion
-
-
-class InvariantError(ChicleError, AssertionError):
-    """The ledger contradicts itself: a fault of the scheduler. The message begins with the name of the invariant."""
-
 
 NEVER = StateVersion()  # version of a chunk that was never owned
 
@@ -73,7 +67,7 @@ class Movable(Mapping[NodeId, list[ChunkInfo]]):
 class Ledger:
     """Which node owns which chunk, and what every node holds. Methods change it in one consistent step each.
 
-    One class because its methods keep one invariant, which `check` states.
+    One class because its methods keep one invariant, which `tests/harness/ledger_check.py` states.
     """
 
     node_chunks: dict[NodeId, NodeChunks] = field(default_factory=dict)
@@ -308,50 +302,6 @@ class Ledger:
         """An iteration ended without a merge: nothing counts."""
         self._lost_in_flight.clear()
 
-    # Invariants.
-
-    def check(self) -> None:
-        """Test every invariant of the ledger, in time proportional to its size. Raises InvariantError for the
-        first one that does not hold, by name."""
-        freeing: set[tuple[NodeId, ChunkId]] = set()
-        owners: dict[ChunkId, NodeId] = {}
-        for node, held in self.node_chunks.items():
-            used = rows = planned = owned_rows = owned_bytes = 0
-            for chunk, phase in held.copies.items():
-                info = self._entries[chunk].info
-                used += info.size_bytes
-                planned += info.size_bytes if phase not in (Phase.STRAY, Phase.FREEING) else 0
-                rows += info.num_rows if phase in PROMISED else 0
-                if phase is Phase.FREEING:
-                    freeing.add((node, chunk))
-                if phase is Phase.OWNED:
-                    owned_rows, owned_bytes = owned_rows + info.num_rows, owned_bytes + info.size_bytes
-                    _require(
-                        held.least_rows <= info.num_rows and held.least_bytes <= info.size_bytes,
-                        "least is least",
-                        f"{node} owns {info}, booked {held.least_rows} rows and {held.least_bytes} bytes at least",
-                    )
-                    _require(chunk not in owners, "one owner", f"chunk {chunk}: {owners.get(chunk)} and {node}")
-                    owners[chunk] = node
-            _require(used == held.used_bytes, "bytes add up", f"{node} holds {used}, booked {held.used_bytes}")
-            _require(rows == held.num_rows, "rows add up", f"{node} has {rows}, booked {held.num_rows}")
-            _require(
-                (owned_rows, owned_bytes) == (held.owned_rows, held.owned_bytes),
-                "owned adds up",
-                f"{node} owns {owned_rows} rows, {owned_bytes} bytes; booked {held.owned_rows}, {held.owned_bytes}",
-            )
-            _require(
-                held.capacity_bytes is None or planned <= held.capacity_bytes,
-                "within capacity",
-                f"{node} was given {planned} bytes of {held.capacity_bytes}",
-            )
-            owned = {chunk for chunk, phase in held.copies.items() if phase is Phase.OWNED}
-            _require(owned == held.owned.keys(), "owned list", f"{node} owns {owned}, booked {set(held.owned)}")
-        for chunk, entry in self._entries.items():
-            _require(entry.owner == owners.get(chunk), "owner holds", f"chunk {chunk}: {entry.owner}")
-            _require((entry.owner is None) == (chunk in self._missing), "missing or owned", f"chunk {chunk}")
-        _require(freeing == self.freeing.keys(), "frees add up", f"{freeing}, booked {set(self.freeing)}")
-
     def _shares(self, entry: ChunkEntry) -> dict[NodeId, int]:
         shares = dict(entry.shares)
         if entry.owner is not None and self.merged > entry.owned_since:
@@ -385,8 +335,3 @@ class Ledger:
 def _shared_version(round: int, iteration: int) -> StateVersion:
     """Hundreds of chunks have the same version, and most of the time that it takes to ask for it is to make it."""
     return StateVersion(round, iteration)
-
-
-def _require(condition: bool, name: str, details: str) -> None:
-    if not condition:
-        raise InvariantError(f"{name}: {details}")

@@ -13,6 +13,7 @@ where is drawn from `rng`; the nodes given are never changed. docs/design 2.6, p
 
 import dataclasses
 import heapq
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
@@ -136,7 +137,12 @@ def plan_first(
     free = None if avoid else _dealt_freely(chunks, order, eligible, num_rows)
     if free is not None:
         return Placement(free, ())
-    return _deal(chunks, order, eligible, lambda candidates: _BelowShare(candidates, num_rows, avoid or {}))
+
+    def below_share(candidates: Sequence[NodeCapacity]) -> Dealer:
+        targets = _share_of(candidates, num_rows)
+        return _ByKey(candidates, lambda index: candidates[index].num_rows - targets[index], avoid or {})
+
+    return _deal(chunks, order, eligible, below_share)
 
 
 def plan_leave(
@@ -266,17 +272,17 @@ def _moves_ahead(stock: Stock, joiners: Sequence[NodeCapacity], surplus: dict[No
     return moves
 
 
-class _BelowShare:
-    """Each chunk to the node furthest below its share; to one that is avoided only if no other can take it."""
+class _ByKey:
+    """Each chunk to the first node by a key; to one that is avoided only if no other can take it."""
 
     def __init__(
-        self, candidates: Sequence[NodeCapacity], more_rows: int, avoid: Mapping[ChunkId, Collection[NodeId]]
+        self,
+        candidates: Sequence[NodeCapacity],
+        key: Callable[[int], int],
+        avoid: Mapping[ChunkId, Collection[NodeId]] = types.MappingProxyType({}),
     ) -> None:
-        targets = _share_of(candidates, more_rows)
         self._avoid = avoid
-        self._queue = NodeQueue(
-            candidates, range(len(candidates)), lambda index: candidates[index].num_rows - targets[index]
-        )
+        self._queue = NodeQueue(candidates, range(len(candidates)), key)
 
     def choose(self, info: ChunkInfo) -> int | None:
         avoided = self._avoid.get(info.id, ())
@@ -321,23 +327,15 @@ class _JoinersThenAll:
         self._all.changed(index)
 
 
-class _Tightest:
-    """Each chunk where it leaves least room; nodes without a limit count as full."""
-
-    def __init__(self, candidates: Sequence[NodeCapacity]) -> None:
-        self._queue = NodeQueue(candidates, range(len(candidates)), lambda index: candidates[index].room_bytes or 0)
-
-    def choose(self, info: ChunkInfo) -> int | None:
-        return self._queue.first(info)
-
-    def taken(self, index: int) -> None:
-        self._queue.changed(index)
+def _tightest(candidates: Sequence[NodeCapacity]) -> Dealer:
+    """Make a dealer that puts each chunk where it leaves least room; nodes without a limit count as full."""
+    return _ByKey(candidates, lambda index: candidates[index].room_bytes or 0)
 
 
 def _dealt_freely(
     chunks: Sequence[ChunkInfo], order: Indices, eligible: Sequence[NodeCapacity], more_rows: int
 ) -> Dealt | None:
-    """Deal as `_BelowShare` does where no node lacks room, or has a copy of a chunk already; None where one does. A job
+    """Deal as `plan_first` does where no node lacks room, or has a copy of a chunk already; None where one does. A job
     of a million chunks begins so, and all agents are busy meanwhile."""
     size = len(eligible)
     if not size or any(candidate.ahead for candidate in eligible):
@@ -367,7 +365,7 @@ def _deal(
     """Deal chunks one by one to the nodes that a dealer chooses; if some do not fit so, pack them tightly instead."""
     shuffled = order.tolist()
     best: Placement | None = None
-    for make, is_by_size in ((make_dealer, False), (make_dealer, True), (_Tightest, True)):
+    for make, is_by_size in ((make_dealer, False), (make_dealer, True), (_tightest, True)):
         picks = sorted(shuffled, key=lambda pick: -chunks[pick].size_bytes) if is_by_size else shuffled
         placement = _deal_once(chunks, picks, eligible, make)
         if not placement.unplaced:

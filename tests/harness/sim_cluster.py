@@ -24,6 +24,7 @@ from chicle_elastic.scheduling.events import Acknowledgement
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.values import ChunkInfo, TaskReport, TrainingState
+from tests.harness.ledger_check import check_ledger
 from tests.harness.sim_faults import FaultInjector, FaultProfile, RandomPolicy
 from tests.harness.sim_truth import SimCopy, SimNode, Truth, ViolationError
 from tests.harness.text_sink import TextSink, replay
@@ -133,7 +134,7 @@ class SimCluster:
         for effect in ordered:
             self.truth.judge(effect)
             dispatch(effect, self)
-        self.scheduler.ledger.check()
+        check_ledger(self.scheduler.ledger)
         self.truth.compare(self.scheduler.ledger)
         self._fault_injector.strike()
 

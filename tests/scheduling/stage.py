@@ -9,6 +9,7 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.values import ChunkInfo, StateVersion, TaskReport
+from tests.harness.ledger_check import check_ledger
 
 E = TypeVar("E", bound=effects.Effect)
 
@@ -55,7 +56,7 @@ class Stage:
     def tell(self, event: events.Event) -> list[effects.Effect]:
         """Tell one event; the effects but for log lines, which go to `logs`."""
         ordered = self.scheduler.handle(event, now=0.0)
-        self.ledger.check()
+        check_ledger(self.ledger)
         self.logs += [effect.text for effect in ordered if isinstance(effect, effects.Log)]
         ordered = [part for effect in ordered if not isinstance(effect, effects.Log) for part in parts(effect)]
         self.orders += ordered

@@ -3,9 +3,10 @@
 import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.ledger import InvariantError, Ledger
+from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
 from chicle_elastic.values import StateVersion
+from tests.harness.ledger_check import InvariantError, check_ledger
 from tests.scheduling.stage import infos
 
 A, B = NodeId("a"), NodeId("b")
@@ -21,7 +22,7 @@ def ledger():
     ledger.add_node(B, None)
     ledger.hold(A, ZERO, Phase.LOADED)
     ledger.adopt_fresh([ZERO], A, round=1)
-    ledger.check()
+    check_ledger(ledger)
     return ledger
 
 
@@ -80,4 +81,4 @@ def test_a_damaged_book_is_found_by_name(ledger, name, damage):
         ledger.node_chunks[B].num_rows += 10
         ledger.node_chunks[B].owned[ZERO] = None
     with pytest.raises(InvariantError, match=name):
-        ledger.check()
+        check_ledger(ledger)

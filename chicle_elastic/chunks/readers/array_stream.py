@@ -1,4 +1,4 @@
-"""The rows of one stored array, in order, a few at a time: an .npy file, or a member of an .npz archive.
+"""The rows of one stored array, in order, a few at a time: an .npy file, a member of an .npz archive, an IDX file.
 
 C-ordered arrays are read as a stream, which works inside a compressed archive too and keeps the memory of the process
 bounded where a memory map would count every page it has touched. Only a Fortran-ordered .npy file is mapped: its rows
@@ -33,20 +33,26 @@ def damage_refused(name: str) -> Iterator[None]:
         # zipfile seeks to where a damaged directory points: EINVAL. Decompressors raise OSError without a number.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        raise DataError(f"{name}: not readable ({error or type(error).__name__}); save it again with NumPy") from error
+        raise DataError(f"{name}: not readable ({error or type(error).__name__}); save or fetch it again") from error
 
 
 class StoredRows:
     """The rows of a C-ordered array behind a file handle, which the caller closes; they are taken in order."""
 
-    def __init__(self, handle: IO[bytes], name: str) -> None:
-        self.name = name
-        self.shape, self.is_fortran, self.dtype = _header(handle, name)
+    def __init__(self, handle: IO[bytes], name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        if row_bytes > MAX_ROW_BYTES:
+            raise DataError(
+                f"{name}: one row of shape {shape[1:]} takes {row_bytes} bytes, more than the {MAX_ROW_BYTES} that are "
+                "read at once; check the file"
+            )
+        self.name, self.shape, self.dtype = name, shape, dtype
         self._handle = handle
-        self._rows_left = self.shape[0]
+        self._rows_left = shape[0]
 
     def take(self, num_rows: int) -> Array:
-        """Return the next `num_rows` rows, shape (num_rows, *shape[1:]). Raises DataError when they are missing."""
+        """Return the next `num_rows` rows, shape (num_rows, *shape[1:]), in the byte order of this machine. Raises
+        DataError when they are missing, or more bytes follow the last one."""
         shape = (num_rows, *self.shape[1:])
         data = bytearray(math.prod(shape) * self.dtype.itemsize)
         view, filled = memoryview(data), 0
@@ -66,7 +72,7 @@ class StoredRows:
                 raise DataError(
                     f"{self.name}: more bytes follow the array of shape {self.shape}; save one array in a file"
                 )
-        return np.frombuffer(data, dtype=self.dtype).reshape(shape)
+        return np.frombuffer(data, dtype=self.dtype).reshape(shape).astype(self.dtype.newbyteorder("="), copy=False)
 
 
 class MappedRows:
@@ -102,20 +108,20 @@ RowStream: TypeAlias = StoredRows | MappedRows
 def open_npy(path: Path, handle: IO[bytes]) -> RowStream:
     """The array of the .npy file `path`, opened as `handle`. Raises DataError when the file is not an .npy file, or
     holds Python objects."""
-    stored = StoredRows(handle, str(path))
-    return MappedRows(path) if stored.is_fortran and len(stored.shape) > 1 else stored
+    shape, is_fortran, dtype = _header(handle, str(path))
+    return MappedRows(path) if is_fortran and len(shape) > 1 else StoredRows(handle, str(path), shape, dtype)
 
 
 def open_member(handle: IO[bytes], name: str) -> RowStream:
     """The array behind `handle`, a member of an .npz archive that messages call `name`. Raises DataError when the
     member is not an array, holds Python objects, or is Fortran-ordered."""
-    stored = StoredRows(handle, name)
-    if stored.is_fortran and len(stored.shape) > 1:
+    shape, is_fortran, dtype = _header(handle, name)
+    if is_fortran and len(shape) > 1:
         raise DataError(
-            f"{stored.name}: stored in Fortran order, so that its rows cannot be read one after the other; "
+            f"{name}: stored in Fortran order, so that its rows cannot be read one after the other; "
             "save np.ascontiguousarray of it, or save it as an .npy file"
         )
-    return stored
+    return StoredRows(handle, name, shape, dtype)
 
 
 def _header(handle: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -133,10 +139,4 @@ def _header(handle: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dty
         raise DataError(f"{name}: arrays of dtype {dtype} are not supported; save plain numbers")
     if not shape or min(shape) < 0:
         raise DataError(f"{name}: shape {shape} is not that of an array of samples")
-    row_bytes = math.prod(shape[1:]) * dtype.itemsize
-    if row_bytes > MAX_ROW_BYTES:
-        raise DataError(
-            f"{name}: one row of shape {shape[1:]} takes {row_bytes} bytes, more than the {MAX_ROW_BYTES} that are "
-            "read at once; check the file"
-        )
     return shape, is_fortran, dtype

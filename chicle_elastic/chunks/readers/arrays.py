@@ -30,7 +30,7 @@ def read_npy(path: Path, options: ReadOptions) -> Iterator[Block]:
         raise UsageError(f"{path}: an .npy file has features only; pass the file of the labels with --targets y.npy")
     with ExitStack() as stack:
         features = DenseStream(open_npy(path, stack.enter_context(path.open("rb"))), options.block_bytes)
-        yield from _blocks(path, features, _SideColumns.open(stack, options, archive=None))
+        yield from blocks_of(path, features, SideColumns.open(stack, options, archive=None))
 
 
 def read_npz(path: Path, options: ReadOptions) -> Iterator[Block]:
@@ -38,14 +38,14 @@ def read_npz(path: Path, options: ReadOptions) -> Iterator[Block]:
     damaged or lacks an array, or the arrays do not fit together."""
     with ExitStack() as stack:
         archive = Archive(path, stack)
-        side = _SideColumns.open(stack, options, archive=archive)
+        side = SideColumns.open(stack, options, archive=archive)
         features: DenseStream | CsrStream
         if archive.names.issuperset(CSR_MEMBERS):
             archive.check_is_csr()
             features = CsrStream(*(archive.array(name) for name in CSR_MEMBERS), block_bytes=options.block_bytes)
         else:
             features = DenseStream(archive.array("X"), options.block_bytes)
-        yield from _blocks(path, features, side)
+        yield from blocks_of(path, features, side)
 
 
 class Archive:
@@ -108,14 +108,16 @@ class DenseStream:
 
 
 @dataclass(frozen=True, slots=True)
-class _SideColumns:
+class SideColumns:
     """Targets and weights, read in step with the features."""
 
     targets: RowStream
-    weights: RowStream | None
+    weights: RowStream | None = None
 
     @classmethod
-    def open(cls, stack: ExitStack, options: ReadOptions, *, archive: Archive | None) -> "_SideColumns":
+    def open(cls, stack: ExitStack, options: ReadOptions, *, archive: Archive | None) -> "SideColumns":
+        """Open the files that the options name, or the arrays of an archive. Raises DataError where they cannot be."""
+
         def stream(path: Path | None, name: str, *, is_optional: bool) -> RowStream | None:
             if path is not None:
                 return open_npy(path, stack.enter_context(path.open("rb")))
@@ -133,6 +135,7 @@ class _SideColumns:
         return cls(targets, weights)
 
     def check(self, num_rows: int, features: str) -> None:
+        """Raise DataError where there is not one value for each row."""
         for stream in (self.targets, self.weights):
             if stream is not None and stream.shape not in {(num_rows,), (num_rows, 1)}:
                 raise DataError(
@@ -141,6 +144,7 @@ class _SideColumns:
                 )
 
     def take(self, num_rows: int) -> tuple[Array, Array | None]:
+        """Return the targets and the weights of the next rows."""
         targets = self.targets.take(num_rows).reshape(num_rows)
         if targets.dtype.kind == "S":
             try:
@@ -152,7 +156,8 @@ class _SideColumns:
         return targets, None if self.weights is None else self.weights.take(num_rows).reshape(num_rows)
 
 
-def _blocks(path: Path, features: DenseStream | CsrStream, side: _SideColumns) -> Iterator[Block]:
+def blocks_of(path: Path, features: DenseStream | CsrStream, side: SideColumns) -> Iterator[Block]:
+    """Read features and side columns in step. Raises DataError when they do not fit together."""
     side.check(features.num_rows, features.name)
     file_bytes = path.stat().st_size
     start = 0

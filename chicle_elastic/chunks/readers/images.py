@@ -17,14 +17,14 @@ from typing import IO, cast
 
 import numpy as np
 
+from chicle_elastic.chunks.readers.array_stream import StoredRows, damage_refused
+from chicle_elastic.chunks.readers.arrays import DenseStream, SideColumns, blocks_of
 from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
-from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 
 GZIP_MAGIC = b"\x1f\x8b"
 IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MAX_IDX_DIMENSIONS = 4
-MAX_SAMPLE_BYTES = 256 << 20  # a header that claims a larger sample is taken for a damaged one
 
 CIFAR_SHAPE = (3, 32, 32)
 CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
@@ -56,27 +56,16 @@ def read_idx(path: Path, options: ReadOptions) -> Iterator[Block]:
     Raises UsageError when there is no file of labels, DataError when a file is no IDX, or is cut short, or the two do
     not belong together."""
     with ExitStack() as stack:
-        images = IdxFile(path, stack)
+        images = open_idx(path, stack)
         if len(images.shape) < 2:
             raise DataError(f"{path}: shape {images.shape}; this is a file of labels, name the one of the images")
-        labels = IdxFile(_labels_of(path, options), stack)
+        labels = open_idx(_labels_of(path, options), stack)
         if labels.shape != images.shape[:1]:
             raise DataError(
-                f"{labels.path}: labels of shape {labels.shape}, but {path} has {images.shape[0]} images; pass the "
+                f"{labels.name}: labels of shape {labels.shape}, but {path} has {images.shape[0]} images; pass the "
                 "file that belongs to them with --targets"
             )
-        sample_shape = images.shape[1:]
-        values = int(np.prod(sample_shape, dtype=np.int64))
-        per_block = max(1, options.block_bytes // (values * images.dtype.itemsize))
-        for start in range(0, images.shape[0], per_block):
-            count = min(per_block, images.shape[0] - start)
-            yield Block(
-                rows=images.take(count).reshape(count, values),
-                targets=labels.take(count),
-                origin=Origin(path=path, unit="row", numbers=range(start, start + count)),
-                bytes_read=images.bytes_read,
-                sample_shape=sample_shape if len(sample_shape) > 1 else (),
-            )
+        yield from blocks_of(path, DenseStream(images, options.block_bytes), SideColumns(labels))
 
 
 def read_cifar(path: Path, options: ReadOptions) -> Iterator[Block]:
@@ -110,47 +99,23 @@ def read_cifar(path: Path, options: ReadOptions) -> Iterator[Block]:
             start += count
 
 
-class IdxFile:
-    """An IDX file, plain or compressed, whose values are taken in order. Raises DataError when it is no IDX file,
-    OSError when it cannot be opened."""
-
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self.path = path
-        self._raw: IO[bytes] = stack.enter_context(path.open("rb"))
-        is_compressed = self._raw.read(2) == GZIP_MAGIC
-        self._raw.seek(0)
-        self._file: IO[bytes] = self._raw
-        if is_compressed:
-            self._file = cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=self._raw)))
-        start = self._read(4)
-        if not is_idx(start):
-            raise DataError(f"{path}: no IDX file (it begins with {start.hex(' ')}); MNIST's files begin with 00 00 08")
-        self.dtype = np.dtype(IDX_DTYPES[start[2]])
-        # of the whole array; the first length counts samples
-        self.shape: tuple[int, ...] = struct.unpack(f">{start[3]}I", self._read(4 * start[3]))
-        sample_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.float64))
-        if 0 in self.shape or sample_bytes > MAX_SAMPLE_BYTES:
-            raise DataError(f"{path}: shape {self.shape} cannot be; the header is damaged, or there are no samples")
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of the file consumed so far, compressed where it is."""
-        return self._raw.tell()
-
-    def take(self, count: int) -> Array:
-        """The next `count` samples, shape (count, *shape[1:]), in the byte order of this machine."""
-        shape = (count, *self.shape[1:])
-        content = self._read(self.dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
-        return np.frombuffer(content, self.dtype).reshape(shape).astype(self.dtype.newbyteorder("="))
-
-    def _read(self, size: int) -> bytes:
-        try:
-            content = self._file.read(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataError(f"{self.path}: the compressed data is damaged or cut short ({error})") from error
-        if len(content) < size:
-            raise DataError(f"{self.path}: {size - len(content)} bytes are missing at its end; it is cut short")
-        return content
+def open_idx(path: Path, stack: ExitStack) -> StoredRows:
+    """Open the array of an IDX file, plain or compressed. Raises DataError when it is no IDX file, OSError when it
+    cannot be opened."""
+    file: IO[bytes] = stack.enter_context(path.open("rb"))
+    is_compressed = file.read(2) == GZIP_MAGIC
+    file.seek(0)
+    if is_compressed:
+        file = cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=file)))
+    with damage_refused(str(path)):
+        start = file.read(4)
+        lengths = file.read(4 * start[3]) if is_idx(start) else b""
+    if not is_idx(start):
+        raise DataError(f"{path}: no IDX file (it begins with {start.hex(' ')}); MNIST's files begin with 00 00 08")
+    shape = struct.unpack(f">{start[3]}I", lengths.ljust(4 * start[3], b"\0"))
+    if 0 in shape:
+        raise DataError(f"{path}: shape {shape} cannot be; the header is damaged, or there are no samples")
+    return StoredRows(file, str(path), shape, np.dtype(IDX_DTYPES[start[2]]))
 
 
 def _labels_of(path: Path, options: ReadOptions) -> Path:

@@ -9,6 +9,7 @@ from chicle_elastic.cluster.consensus.entries import Entry
 from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, State
+from tests.harness.ledger_check import check_ledger
 
 if TYPE_CHECKING:
     from tests.cluster.consensus.log_agent import Agent
@@ -59,7 +60,7 @@ def judge_end(net: Net) -> None:
     proposals = Counter((entry.origin, entry.number) for entry in longest if entry.origin)
     if any(count > 1 for count in proposals.values()):
         raise BrokenPromiseError("a proposal has one place")
-    finished[0].replica.log.scheduler.ledger.check()
+    check_ledger(finished[0].replica.log.scheduler.ledger)
 
 
 def _judge_state(net: Net, agent: Agent) -> None:
