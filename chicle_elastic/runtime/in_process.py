@@ -35,7 +35,6 @@ from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.runtime.training.local_tasks import LocalTasks
 from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.scheduling.text import no_manager_text
@@ -193,7 +192,7 @@ class _Shell:
             while self.reason is None:
                 event = self.inbox.popleft()
                 for effect in self.handler.handle(event, now=self.watch.elapsed_s()):
-                    dispatch(effect, self)
+                    effects.dispatch(effect, self)
         except KeyboardInterrupt:
             if not self.training.history:  # nothing that could be returned
                 raise

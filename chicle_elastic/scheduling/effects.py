@@ -1,8 +1,16 @@
-"""What to do, in the imperative: everything that a shell ever performs for the scheduler."""
+"""What to do, in the imperative: everything that a shell ever performs for the scheduler.
 
+    for effect in scheduler.handle(event, now=now):
+        dispatch(effect, shell)
+
+A shell (the in-process runtime, the agent of a node, the simulators) has a method for each effect, named after it; a
+test compares the methods of all shells with `METHODS`.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.values import AddressedMessage, Happening, ResourceOffer
@@ -176,3 +184,11 @@ Effect: TypeAlias = (
     | FinishJob
     | Log
 )
+
+METHODS = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Effect)}
+"""Name of the method by class of the effect: `CopyChunk` is for `copy_chunk`."""
+
+
+def dispatch(effect: Effect, shell: Any) -> None:
+    """Let the shell perform an effect."""
+    getattr(shell, METHODS[type(effect)])(effect)

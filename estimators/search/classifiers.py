@@ -19,8 +19,7 @@ from chicle_elastic.monitoring.records import IterationRecord
 from estimators.checks import Columns
 from estimators.place import policies_of, runtime_of
 from estimators.search.calls import Fitted, SearchCall, failures_noted
-from estimators.search.rows import Rows
-from estimators.search.splits import SplitCodes, split_codes
+from estimators.search.rows import Rows, SplitCodes, split_codes
 from estimators.training.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:

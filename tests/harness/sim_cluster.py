@@ -19,7 +19,7 @@ from typing import Any
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.effect_handler import dispatch
+from chicle_elastic.scheduling.effects import dispatch
 from chicle_elastic.scheduling.events import Acknowledgement
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State

@@ -7,8 +7,7 @@ import pytest
 from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
 from chicle_elastic.runtime import in_process
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
-from chicle_elastic.scheduling.effect_handler import METHODS, dispatch
-from chicle_elastic.scheduling.effects import CopyChunk, Effect, FormRound, Log
+from chicle_elastic.scheduling.effects import METHODS, CopyChunk, Effect, FormRound, Log, dispatch
 from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.test_recording import EVERY_EFFECT
 

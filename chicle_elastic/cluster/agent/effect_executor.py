@@ -36,7 +36,6 @@ from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.scheduler import State
 from chicle_elastic.scheduling.text import no_manager_text
@@ -129,7 +128,7 @@ class EffectExecutor:
         if isinstance(event, events.RoundFormed):
             self._enter_round(event)
         for effect in folded.effects:
-            dispatch(effect, self)
+            effects.dispatch(effect, self)
         if isinstance(event, events.InventoryReported):
             self._say_round_formed()
         if isinstance(event, events.Proposal):

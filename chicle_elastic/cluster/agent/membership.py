@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from chicle_elastic.cluster.agent.job_search import UNREACHABLE_S, JobSearch
-from chicle_elastic.cluster.consensus.event_log import LogSubscriber
 from chicle_elastic.cluster.consensus.messages import LOG, Claim, Folded, Install, Message, Messages
-from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
+from chicle_elastic.cluster.consensus.replicated_log import LogSubscriber, ReplicatedLog
 from chicle_elastic.cluster.consensus.term_store import Beacon, Contact, Term, TermStore
 from chicle_elastic.cluster.net.event_loop import EventLoop, Timer
 from chicle_elastic.cluster.net.fault_points import hit

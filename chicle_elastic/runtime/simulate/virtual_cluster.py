@@ -31,7 +31,6 @@ from chicle_elastic.runtime.simulate.result import SimulationResult
 from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedLoss, SimulatedMachine
 from chicle_elastic.runtime.simulate.work import Cost, Ended, Work
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
@@ -508,7 +507,7 @@ class VirtualCluster:
 
     def _deliver(self, event: events.Event) -> None:
         for effect in self._handler.handle(event, now=self.clock.now_s):
-            dispatch(effect, self)
+            effects.dispatch(effect, self)
         self._send()
 
     def _end_node(self, node: VirtualNode) -> None:
