@@ -15,7 +15,7 @@ import dataclasses
 import heapq
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar, overload
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ class Transfer(NamedTuple):
     target: NodeId
 
 
-class Dealt(Sequence[tuple[ChunkId, NodeId]]):
+class Dealt:
     """Pairs (chunk, node) in the order in which they were dealt; kept as arrays, as there may be a million.
 
     Args:
@@ -53,28 +53,9 @@ class Dealt(Sequence[tuple[ChunkId, NodeId]]):
     def __len__(self) -> int:
         return len(self._picks)
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[ChunkId, NodeId]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "Dealt": ...
-
-    def __getitem__(self, index: int | slice) -> "tuple[ChunkId, NodeId] | Dealt":
-        if isinstance(index, slice):
-            return Dealt(self._infos, self._picks[index], self._nodes, self._takers[index])
-        return self._infos[self._picks[index]].id, self._nodes[self._takers[index]]
-
     def __iter__(self) -> Iterator[tuple[ChunkId, NodeId]]:
         for pick, taker in zip(self._picks.tolist(), self._takers.tolist(), strict=True):
             yield self._infos[pick].id, self._nodes[taker]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Dealt({list(self)})"
 
     def by_node(self) -> dict[NodeId, list[ChunkInfo]]:
         """The chunks that each node gets, in order; nodes that get none are left out."""

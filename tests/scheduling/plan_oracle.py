@@ -37,7 +37,7 @@ class Owned(Movable):
 
 
 class Placement(NamedTuple):
-    """Equal to the `plan.Placement` with the same pairs and chunks."""
+    """What `plan.Placement` says, with the pairs as a tuple."""
 
     placed: tuple[tuple[ChunkId, NodeId], ...]
     unplaced: tuple[ChunkInfo, ...]
