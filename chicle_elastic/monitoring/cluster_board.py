@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.board_pages import Page, RunPages
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 Line = Mapping[str, Any]
 
 
-class ClusterBoard:
+class ClusterBoard(Closing):
     """Takes the lines of one agent; a context manager that writes the remaining lines and closes.
 
     Args:
@@ -76,12 +77,6 @@ class ClusterBoard:
         if self._num_dropped or thread.is_alive():
             num_lost = self._num_dropped + self._lines.qsize()
             logger.warning("the disk was too slow for TensorBoard: %d lines of this agent are not there", num_lost)
-
-    def __enter__(self) -> "ClusterBoard":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def _write_all(pages: "_Pages", lines: "Queue[Line | None]") -> None:

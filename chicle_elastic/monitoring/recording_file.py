@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.line_writer import MAX_FILE_BYTES, MAX_WAITING_BYTES, LineWriter
 from chicle_elastic.scheduling import recording
@@ -29,7 +30,7 @@ ITEM_BYTES = 80  # about what an entry takes, and each effect and each chunk of 
 logger = logging.getLogger(__name__)
 
 
-class RecordingFile:
+class RecordingFile(Closing):
     """Writes a recording (`recording.RecordingSink`). A context manager that closes it. Raises OSError when the file
     cannot be opened."""
 
@@ -88,12 +89,6 @@ class RecordingFile:
         if not self._has_lines:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
-
-    def __enter__(self) -> "RecordingFile":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _leave_out(self) -> None:
         if not self._has_warned:

@@ -12,9 +12,9 @@ import json
 import os
 import socket
 from collections import deque
-from types import TracebackType
 from typing import Any
 
+from chicle_elastic.closing import Closing
 from chicle_elastic.errors import PeerLostError, ProtocolError, UsageError
 from chicle_elastic.runtime.control.messages import VERSION, AgentMessage, Hello, Message, TaskMessage, Welcome
 from chicle_elastic.scheduling import codec
@@ -32,7 +32,7 @@ LIMITS = Limits(text_bytes=MAX_FRAME_BYTES, fds=MAX_FDS)
 WHAT = "the control channel"
 
 
-class Channel:
+class Channel(Closing):
     """One end of a control channel. Any thread may send; one thread receives. A context manager that closes it.
 
     Args:
@@ -133,21 +133,13 @@ class Channel:
             os.close(self._fds.popleft())
         self._frames.close()
 
-    def __enter__(self) -> "Channel":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _require_whole_messages(self) -> None:
         num_bytes = self._frames.num_partial_bytes
         if self._frames.is_at_end and num_bytes:
             raise ProtocolError(f"the control channel ended inside a message, after {num_bytes} bytes of it")
 
 
-class Listener:
+class Listener(Closing):
     """The agent's side: waits for its task. A context manager that closes it. Raises UsageError when there are no Unix
     sockets here, or another socket has this address."""
 
@@ -173,14 +165,6 @@ class Listener:
     def close(self) -> None:
         """Stop listening. May be called again."""
         self._socket.close()
-
-    def __enter__(self) -> "Listener":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def new_address() -> str:
