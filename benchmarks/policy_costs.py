@@ -15,11 +15,12 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.evaluate.cocoa import CertifiedCocoa, PlainSolver
 from chicle_elastic.monitoring.history import History
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.testing.virtual_clock import VirtualClock
+from chicle_elastic.values import Decision, Observations
 
 PASS_S, BOUNDARY_S = 16.0, 0.15
 """Seconds of a pass over all rows on one node, so 1 on each of 16, and of an iteration beside what tasks compute."""

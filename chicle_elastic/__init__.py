@@ -27,20 +27,7 @@ if TYPE_CHECKING:
     from chicle_elastic.errors import ChicleError, DataError, JobFailedError, UsageError
     from chicle_elastic.monitoring.history import History
     from chicle_elastic.monitoring.records import IterationRecord
-    from chicle_elastic.policies.base import (
-        Decision,
-        Happening,
-        Message,
-        MoveChunks,
-        Observations,
-        Policy,
-        RedrawOwnership,
-        ReleaseNode,
-        Remember,
-        RequestNodes,
-        SendMessage,
-        SetParameter,
-    )
+    from chicle_elastic.policies.base import Policy
     from chicle_elastic.policies.rebalance import Rebalance
     from chicle_elastic.policies.scale import Scale
     from chicle_elastic.policies.shuffle import Shuffle
@@ -56,7 +43,20 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.losses import RegressionLoss
     from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
-    from chicle_elastic.values import ResourceOffer
+    from chicle_elastic.values import (
+        Decision,
+        Happening,
+        Message,
+        MoveChunks,
+        Observations,
+        RedrawOwnership,
+        ReleaseNode,
+        Remember,
+        RequestNodes,
+        ResourceOffer,
+        SendMessage,
+        SetParameter,
+    )
     from estimators import (
         ChicleCNNClassifier,
         ChicleElasticNet,
@@ -148,10 +148,7 @@ _NAMES = {
     "chicle_elastic.errors": "ChicleError DataError JobFailedError UsageError",
     "chicle_elastic.monitoring.history": "History",
     "chicle_elastic.monitoring.records": "IterationRecord",
-    "chicle_elastic.policies.base": (
-        "Decision Happening Message MoveChunks Observations Policy RedrawOwnership ReleaseNode Remember RequestNodes "
-        "SendMessage SetParameter"
-    ),
+    "chicle_elastic.policies.base": "Policy",
     "chicle_elastic.policies.rebalance": "Rebalance",
     "chicle_elastic.policies.scale": "Scale",
     "chicle_elastic.policies.shuffle": "Shuffle",
@@ -167,7 +164,10 @@ _NAMES = {
     "chicle_elastic.solvers.linear.losses": "RegressionLoss",
     "chicle_elastic.solvers.linear.newton.trainer": "RegressionTrainer",
     "chicle_elastic.solvers.linear.trainer": "LinearTrainer",
-    "chicle_elastic.values": "ResourceOffer",
+    "chicle_elastic.values": (
+        "Decision Happening Message MoveChunks Observations RedrawOwnership ReleaseNode Remember RequestNodes "
+        "ResourceOffer SendMessage SetParameter"
+    ),
     "estimators": (
         "ChicleCNNClassifier ChicleElasticNet ChicleHuber ChicleLasso ChicleLogisticRegression ChiclePoisson "
         "ChicleRegressor ChicleRidge ChicleSVM ChicleSVR ChicleSearchCV ElasticEstimator"

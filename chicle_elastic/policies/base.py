@@ -16,39 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.values import (
-    HISTORY_LENGTH,
-    Decision,
-    Happening,
-    Message,
-    MoveChunks,
-    Observations,
-    RedrawOwnership,
-    ReleaseNode,
-    Remember,
-    RequestNodes,
-    SendMessage,
-    SetParameter,
-)
-
-__all__ = [
-    "Decision",
-    "Happening",
-    "Message",
-    "MoveChunks",
-    "Observations",
-    "Policy",
-    "RedrawOwnership",
-    "ReleaseNode",
-    "Remember",
-    "RequestNodes",
-    "SendMessage",
-    "SetParameter",
-    "require_count",
-    "require_number",
-    "require_policies",
-    "require_reports",
-]
+from chicle_elastic.values import HISTORY_LENGTH, Decision, Observations
 
 
 class Policy(ABC):

@@ -19,8 +19,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Observations, ReleaseNode, RequestNodes
-from chicle_elastic.values import PolicyAction
+from chicle_elastic.values import Observations, PolicyAction, ReleaseNode, RequestNodes
 
 SAME = 0.02
 """Relative difference of the samples per node below which the number of nodes was the same, up to some 50 nodes."""

@@ -40,9 +40,9 @@ from statistics import median
 from typing import NamedTuple
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, require_number, require_reports
+from chicle_elastic.policies.base import Policy, require_number, require_reports
 from chicle_elastic.policies.pace import settled, totals_of_iterations
-from chicle_elastic.values import HISTORY_LENGTH
+from chicle_elastic.values import HISTORY_LENGTH, Decision, MoveChunks, Observations
 
 MEDIAN_ERROR = 1.2533  # standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)
 MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation

@@ -33,9 +33,9 @@ no more than these. When they come back, so does the wish.
 import math
 from dataclasses import dataclass
 
-from chicle_elastic.policies.base import Decision, Observations, Policy, require_count, require_number
+from chicle_elastic.policies.base import Policy, require_count, require_number
 from chicle_elastic.policies.pace import Work, fall, iterations_left, resize, work
-from chicle_elastic.values import HISTORY_LENGTH
+from chicle_elastic.values import HISTORY_LENGTH, Decision, Observations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

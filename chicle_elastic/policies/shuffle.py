@@ -26,14 +26,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import (
-    Decision,
-    Observations,
-    Policy,
-    RedrawOwnership,
-    require_count,
-    require_number,
-)
+from chicle_elastic.policies.base import Policy, require_count, require_number
+from chicle_elastic.values import Decision, Observations, RedrawOwnership
 
 FIGURES = ("duality_gap", "duality_gap_estimate", "gap", "loss", "objective")
 """What `patience` looks at: the first of these that the trainer has given for two of the last iterations."""

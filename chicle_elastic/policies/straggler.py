@@ -35,8 +35,8 @@ from typing import NamedTuple
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter, require_number, require_reports
-from chicle_elastic.values import DEADLINE
+from chicle_elastic.policies.base import Policy, require_number, require_reports
+from chicle_elastic.values import DEADLINE, Decision, Observations, SetParameter
 
 MAD_TO_DEVIATION = 1.4826  # a normal deviation over its median absolute deviation
 

@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter, require_count, require_number
+from chicle_elastic.policies.base import Policy, require_count, require_number
 from chicle_elastic.policies.pace import fall, iterations_left, resize, takes_all
-from chicle_elastic.values import HISTORY_LENGTH, PolicyAction
+from chicle_elastic.values import HISTORY_LENGTH, Decision, Observations, PolicyAction, SetParameter
 
 LEARNING_RATE = "learning_rate"
 POWERS = {"sqrt": 0.5, "linear": 1.0}

@@ -5,7 +5,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.values import Decision, Observations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

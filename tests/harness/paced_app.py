@@ -21,11 +21,12 @@ import numpy as np
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Budget, Context, Solver, Trainer, Update
+from chicle_elastic.values import Decision, Observations
 
 ROWS_PER_CHUNK = 16
 SUFFIX = ".paced.json"

@@ -6,12 +6,13 @@ import pytest
 from sklearn.base import BaseEstimator, clone
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.policies.base import Decision, Observations, Policy, require_policies
+from chicle_elastic.policies.base import Policy, require_policies
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.scale import Scale
 from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.policies.tune import Tune
+from chicle_elastic.values import Decision, Observations
 
 
 class Estimator(BaseEstimator):

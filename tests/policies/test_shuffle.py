@@ -8,13 +8,12 @@ from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.evaluate.cocoa import CertifiedCocoa
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import RedrawOwnership
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.shuffle import Shuffle, fall_of
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.values import Observations
+from chicle_elastic.values import Observations, RedrawOwnership
 from tests.policies.speeds import Speeds
 from tests.solvers.linear_jobs import assert_optimal, problem, with_changes
 from tests.solvers.test_working_set import counts as word_counts

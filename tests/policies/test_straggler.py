@@ -7,7 +7,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.evaluate.throttled import Pace, ThrottledCocoa
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy, SetParameter
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.runtime.in_process import InProcess
@@ -15,7 +15,7 @@ from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.solvers.base import NO_PROGRESS
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
-from chicle_elastic.values import DEADLINE, TaskReport
+from chicle_elastic.values import DEADLINE, Decision, Observations, SetParameter, TaskReport
 from tests.solvers.linear_jobs import Problem, assert_optimal, problem, recompute
 
 ROWS = 100

@@ -11,7 +11,6 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.errors import CapacityError, ContractError, UsageError
-from chicle_elastic.policies.base import Decision, MoveChunks
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime import in_process
 from chicle_elastic.runtime.in_process import InProcess, held_source
@@ -22,6 +21,7 @@ from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
+from chicle_elastic.values import Decision, MoveChunks
 from examples.ridge import RidgeTrainer
 from tests.cluster.local.local_trainers import Double, TunedCocoa
 

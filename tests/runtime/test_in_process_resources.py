@@ -8,12 +8,13 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy, ReleaseNode, RequestNodes
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.resources.managers import Assigned, Revoked
 from chicle_elastic.resources.schedule import Schedule
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.testing.virtual_clock import VirtualClock
+from chicle_elastic.values import Decision, Observations, ReleaseNode, RequestNodes
 from tests.resources.test_managed_nodes import Script
 from tests.runtime.test_in_process import CountingSolver, CountingTrainer, regression
 

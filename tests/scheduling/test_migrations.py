@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, RedrawOwnership
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.scheduler import Scheduler
+from chicle_elastic.values import Decision, MoveChunks, Observations, RedrawOwnership
 from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.stage import Stage, kinds, only
 from tests.scheduling.test_transitions import COPY, PRECOPY, A, B, ended, pairs, result, running

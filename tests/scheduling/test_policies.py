@@ -7,23 +7,25 @@ from typing import Any
 import pytest
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import (
-    Decision,
-    MoveChunks,
-    Observations,
-    Policy,
-    RedrawOwnership,
-    ReleaseNode,
-    Remember,
-    RequestNodes,
-    SendMessage,
-    SetParameter,
-)
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.scheduler import OVER
 from chicle_elastic.scheduling.snapshot import restore, snapshot
 from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
-from chicle_elastic.values import ResourceOffer, TaskReport, TrainingState
+from chicle_elastic.values import (
+    Decision,
+    MoveChunks,
+    Observations,
+    RedrawOwnership,
+    ReleaseNode,
+    Remember,
+    RequestNodes,
+    ResourceOffer,
+    SendMessage,
+    SetParameter,
+    TaskReport,
+    TrainingState,
+)
 from tests.scheduling.stage import Stage, kinds, only
 
 A_TO_B = (NodeId("a"), NodeId("b"))

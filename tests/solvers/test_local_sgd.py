@@ -11,7 +11,7 @@ from torch.nn import functional
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.policies.base import Decision, Policy, SetParameter
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
@@ -21,6 +21,7 @@ from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.solvers.model_vector import PLACE, Place
 from chicle_elastic.solvers.network import Network, Scaling
 from chicle_elastic.testing.solver_contract import check_solver_contract
+from chicle_elastic.values import Decision, SetParameter
 from tests.solvers import nets
 
 

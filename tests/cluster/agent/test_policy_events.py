@@ -8,9 +8,9 @@ from chicle_elastic.cluster.agent.policy_events import PolicyEvents
 from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import SetParameter
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.values import SetParameter
 
 
 @pytest.fixture

@@ -14,11 +14,14 @@ from threadpoolctl import threadpool_info
 from chicle_elastic import waits
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import (
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.solvers.base import Budget, Context, Report, Solver, Update
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.values import (
     Decision,
     MoveChunks,
     Observations,
-    Policy,
+    PolicyAction,
     RedrawOwnership,
     ReleaseNode,
     Remember,
@@ -26,9 +29,6 @@ from chicle_elastic.policies.base import (
     SendMessage,
     SetParameter,
 )
-from chicle_elastic.solvers.base import Budget, Context, Report, Solver, Update
-from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.values import PolicyAction
 from tests.cluster.train_svm import ChangedLinear, Solve
 
 

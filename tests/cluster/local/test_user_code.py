@@ -49,7 +49,8 @@ class Mine(Base):
 TRAINER_CELLS = (
     "from dataclasses import dataclass, field\nfrom typing import Any\n"
     "from chicle_elastic.solvers.linear.trainer import LinearTrainer\n"
-    "from chicle_elastic.policies.base import Decision, MoveChunks, Policy\n",
+    "from chicle_elastic.policies.base import Policy\n"
+    "from chicle_elastic.values import Decision, MoveChunks\n",
     "def times(factor):\n    def scale(value):\n        return factor * value\n    return scale\n",
     """
 class Told(LinearTrainer):

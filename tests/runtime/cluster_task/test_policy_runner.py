@@ -13,12 +13,21 @@ import pytest
 from chicle_elastic import waits
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, TimeLimitedPolicy
 from chicle_elastic.runtime.training.uni_task import Mailboxes
 from chicle_elastic.scheduling.events import PolicyDisabled
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
-from chicle_elastic.values import Proposal, ResourceOffer, SetParameter, TaskReport, TrainingState
+from chicle_elastic.values import (
+    Decision,
+    MoveChunks,
+    Observations,
+    Proposal,
+    ResourceOffer,
+    SetParameter,
+    TaskReport,
+    TrainingState,
+)
 from tests.timeouts import timeout_s
 
 A, B = NodeId("a"), NodeId("b")

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from chicle_elastic.policies.base import Decision, Observations, Policy, ReleaseNode, RequestNodes
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.policies.straggler import Straggler
@@ -19,6 +19,7 @@ from chicle_elastic.runtime.simulate.scenario import (
     SimulatedSupply,
 )
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
+from chicle_elastic.values import Decision, Observations, ReleaseNode, RequestNodes
 from tests.harness.ledger_check import check_ledger
 from tests.harness.text_sink import TextSink, replay
 
