@@ -168,8 +168,10 @@ class SocketGroup:
             {other: [_bytes(buffer[parts[other]])] for other in self.peers},
             {other: [_bytes(rows[other])] for other in self.peers},
         )
-        rows[self.rank] = own
-        np.add.reduce(rows, axis=0, out=own)
+        total = rows[0] if self.rank else own  # added up by rank, and where it lies: a large part is not copied
+        for other in range(1, self._size):
+            row, out = (own if other == self.rank else rows[other]), (own if other >= self.rank else total)
+            total = np.add(total, row, out=out)
         self.exchange(
             {other: [_bytes(own)] for other in self.peers},
             {other: [_bytes(buffer[parts[other]])] for other in self.peers},
