@@ -8,6 +8,10 @@ is the median of the ratios of neighbours. Threads: a thread that wants to wake 
 beside nothing; what counts is the latest wake-up. Beside `ib_read_bw` it shows how late the cards alone make it.
 Memory: resident pages of this process, which is owner and reader, around 100,000 READs.
 
+The model: 64 MiB of float64 that one task broadcasts to another, until that one has them, against the faster one of
+`ib_write_bw`, which polls, and `ib_send_bw -e`; and a sum of 64 MiB of two tasks, against that by TCP over the same
+wire, which is faster here: a processor that computes the CRC of each packet is no card.
+
 The clock follows the instructions that the machine runs, so that the load of the host has no part in any figure. About
 network cards the figures say nothing: Soft-RoCE computes every packet on the one processor that also runs this.
 
@@ -17,6 +21,7 @@ Exit code 1 when a bar is missed.
 import gc
 import itertools
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,14 +30,20 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.bars import Bar, Row
 from benchmarks.report import Report, parser
+from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports.base import Pull, Region
+from chicle_elastic.transports.key_values import KeyValueServer
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.verbs.transport import VerbsTransport
 
 MIN_RATIO = 0.95
+MIN_MODEL_RATIO = 0.9
 MAX_DELAY_S = 0.05
 MAX_GROWTH_BYTES = 1 << 20
 NUM_READS = 100_000
@@ -43,6 +54,7 @@ NUM_SLOTS = 16
 SMALL_BYTES = 256
 BEAT_S = 0.02
 TIMEOUT_S = 300.0
+MODEL_VALUES = 8 << 20
 PERFTEST_TIMEOUT_S, PERFTEST_TRIES = 30.0, 5
 
 OWNER = """
@@ -61,13 +73,61 @@ arena.close()
 """
 
 
-def perftest(num_reads: int) -> float:
-    """MiB/s of `ib_read_bw`, at its best: where it polls without a pause it keeps the processor from the cards."""
+# The other task of a group of two; argv: port of the store, device, number of broadcasts and sums.
+TASK = """
+import sys
+import numpy as np
+from benchmarks.rdma import MODEL_VALUES, connected_group
+group = connected_group(1, int(sys.argv[1]), sys.argv[2])
+buffer = np.zeros(MODEL_VALUES)
+for _ in range(int(sys.argv[3])):
+    group.broadcast(buffer, root=0)
+    group.all_reduce(np.zeros(1))
+    group.all_reduce(buffer)
+group.close()
+"""
+
+
+def connected_group(rank: int, port: int, device: str) -> ProcessGroup:
+    """A group of two, by TCP where `device` is ""; its sockets use the wire between the devices as well."""
+    group = ProcessGroup(round=1, rank=rank, size=2)
+    network = GroupNetwork.of(bind=HOSTS[rank], advertise=HOSTS[rank], key="ab" * 32, rdma=device)
+    group.connect(("127.0.0.1", port), prefix="model/", network=network, timeout_s=TIMEOUT_S)
+    return group
+
+
+def model_speeds(is_rdma: bool, num_times: int) -> tuple[list[float], list[float]]:
+    """MiB/s of broadcasts and of sums."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server, port = KeyValueServer(listener), listener.getsockname()[1]
+    devices = DEVICES if is_rdma else ("", "")
+    broadcasts, sums, mib = [], [], 8 * MODEL_VALUES / 2**20
+    with subprocess.Popen([sys.executable, "-c", TASK, str(port), devices[1], str(num_times)]) as process:
+        group, buffer = connected_group(0, port, devices[0]), np.ones(MODEL_VALUES)
+        for _ in range(num_times):
+            begin = time.perf_counter()
+            group.broadcast(buffer, root=0)
+            group.all_reduce(np.zeros(1))  # the other one has it
+            broadcasts.append(mib / (time.perf_counter() - begin))
+            begin = time.perf_counter()
+            group.all_reduce(buffer)
+            sums.append(mib / (time.perf_counter() - begin))
+        group.close()
+    server.close()
+    if process.returncode:
+        raise RuntimeError(f"the other task ended with {process.returncode}")
+    return broadcasts, sums
+
+
+def perftest(num_messages: int, tool: str = "ib_read_bw", *, polls: bool = False) -> float:
+    """MiB/s of a tool of perftest, at its best: where it polls without a pause it keeps the processor from the cards,
+    but `ib_write_bw` knows no events."""
     for _ in range(PERFTEST_TRIES):
-        speed = _try_perftest(["ib_read_bw", "-e", "-x", "1", "-s", str(SLOT_BYTES), "-n", str(num_reads), "-F"])
+        events = [] if polls else ["-e"]
+        speed = _try_perftest([tool, *events, "-x", "1", "-s", str(SLOT_BYTES), "-n", str(num_messages), "-F"])
         if speed is not None:
             return speed
-    raise RuntimeError(f"ib_read_bw did not end in {PERFTEST_TRIES} tries")
+    raise RuntimeError(f"{tool} did not end in {PERFTEST_TRIES} tries")
 
 
 def _try_perftest(command: list[str]) -> float | None:
@@ -85,7 +145,7 @@ def _try_perftest(command: list[str]) -> float | None:
                 )
                 if found := re.search(rf"^\s*{SLOT_BYTES}\s+\d+\s+\S+\s+(\S+)", client.stdout, re.MULTILINE):
                     return float(found[1])
-            raise RuntimeError(f"ib_read_bw said: {client.stdout} {client.stderr}")
+            raise RuntimeError(f"{command[0]} said: {client.stdout} {client.stderr}")
         except subprocess.TimeoutExpired:
             return None
         finally:
@@ -168,6 +228,13 @@ def main() -> int:
     line.add_argument("--reads", type=int, default=NUM_READS)
     arguments = line.parse_args()
     report = Report(arguments, repeats=arguments.rounds)
+    models = []
+    for _ in range(arguments.rounds):
+        alone = perftest(64, "ib_write_bw", polls=True), perftest(64, "ib_send_bw")
+        models.append((*model_speeds(True, 2), *model_speeds(False, 2), alone))
+        print("broadcasts, sums by RDMA; by TCP; ib_write_bw, ib_send_bw, MiB/s:", models[-1], flush=True)
+    model_ratio = statistics.median(broadcasts[-1] / max(alone) for broadcasts, _, _, _, alone in models)
+    sum_ratio = statistics.median(sums[-1] / by_tcp[-1] for _, sums, _, by_tcp, _ in models)
     secret = JobSecret.generate()
     with tempfile.TemporaryDirectory() as folder, Arena.create(NUM_SLOTS, slot_bytes=SLOT_BYTES) as target:
         file = Path(folder, "secret")
@@ -215,6 +282,15 @@ def main() -> int:
             Row(
                 *("rdma", f"growth over {arguments.reads} READs, bytes", None, str(growth), "", float(grown)),
                 Bar(MAX_GROWTH_BYTES, at_most=True),
+            ),
+            Row(
+                *("rdma", "64 MiB of a model over ib_write_bw or ib_send_bw", None),
+                *(f"{statistics.median(model[0][-1] for model in models):.1f} MiB/s", "", model_ratio),
+                *(Bar(MIN_MODEL_RATIO), {"mib_per_s": models}),
+            ),
+            Row(
+                *("rdma", "sum of 64 MiB over that by TCP", None),
+                *(f"{statistics.median(model[1][-1] for model in models):.1f} MiB/s", "", sum_ratio),
             ),
             Row("rdma", "registration of 16 MiB, s", None, f"{registration_s:.3f} s", "", registration_s),
         ]

@@ -4,7 +4,8 @@ CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache fol
 CHICLE_CONTROL        address of the socket of the agent that started this task; set by the agent
 CHICLE_MAX_NODES      largest number of nodes that the job of this task may have; set by the agent
 CHICLE_METADATA_URL   metadata server that --notices asks, instead of the one of the cloud
-CHICLE_RDMA           name of the RDMA device for chunks, or "off"; default: the one that fits, if there is one
+CHICLE_RDMA           name of the RDMA device for chunks, or "off"; default: the one that fits, if there is one.
+                      "model", or "NAME,model": the model goes by RDMA as well
 CHICLE_SECRET         the job secret itself, in hex digits, where no file can be mounted; CHICLE_SECRET_FILE is better
 CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
 CHICLE_WAITS          "off" for no lines about long waits, such as for kernels that are compiled (see `waits`)
@@ -31,6 +32,8 @@ from pathlib import Path
 from chicle_elastic.cgroups import PROC, cpu_quota
 from chicle_elastic.surroundings import is_folder_gone
 
+MODEL = "model"  # in CHICLE_RDMA: not chunks alone
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -45,6 +48,7 @@ class Settings:
     max_nodes: int = 1  # largest number of nodes of the job, >= 1
     metadata_url: str | None = None  # metadata server of this machine; None for that of the cloud
     rdma: str | None = None  # name of the RDMA device to use; "off" for none; None for the one that fits
+    sends_model_by_rdma: bool = False  # whether the model goes by it, not chunks alone
     scheduler: str | None = None  # "slurm" in a job of Slurm, "kubernetes" in a pod; None elsewhere
     kubernetes: str | None = None  # the API server in a pod, "https://HOST:PORT"
     tells_waits: bool = True  # whether a wait that looks like a hang is explained by a line
@@ -57,6 +61,7 @@ class Settings:
         if cache_dir is None and (user_cache_dir := _user_cache_dir(environ)) is not None:
             cache_dir = user_cache_dir / "chicle"
         max_nodes = environ.get("CHICLE_MAX_NODES", "")
+        rdma = [word.strip() for word in environ.get("CHICLE_RDMA", "").split(",")]
         kubernetes = None
         if host := environ.get("KUBERNETES_SERVICE_HOST"):
             port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS", "443")
@@ -68,7 +73,8 @@ class Settings:
             control=environ.get("CHICLE_CONTROL") or None,
             max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
             metadata_url=environ.get("CHICLE_METADATA_URL") or None,
-            rdma=environ.get("CHICLE_RDMA") or None,
+            rdma=next((word for word in rdma if word and word != MODEL), None),
+            sends_model_by_rdma=MODEL in rdma,
             scheduler="slurm" if environ.get("SLURM_JOB_ID") else "kubernetes" if kubernetes else None,
             kubernetes=kubernetes,
             tells_waits=environ.get("CHICLE_WAITS", "").lower() not in ("off", "0", "no", "false"),

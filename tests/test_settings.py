@@ -106,6 +106,23 @@ def test_the_fallback_folder_of_a_process_is_private_and_outlives_its_forks(temp
     assert run.stdout == "0o700"
 
 
+@pytest.mark.parametrize(
+    ("said", "device", "sends_model"),
+    [
+        ("", None, False),
+        ("off", "off", False),
+        ("mlx5_1", "mlx5_1", False),
+        ("model", None, True),
+        ("mlx5_1, model", "mlx5_1", True),
+        ("off,model", "off", True),  # without a device there is nothing to send it by
+    ],
+)
+def test_the_model_goes_by_rdma_where_it_is_asked_for(said, device, sends_model):
+    """The name of the device, and whether the model goes by it as well, are of one variable."""
+    settings = Settings.from_environment({"CHICLE_RDMA": said})
+    assert (settings.rdma, settings.sends_model_by_rdma) == (device, sends_model)
+
+
 def test_cores_are_those_this_process_may_run_on(tmp_path):
     """Affinity counts, not the size of the machine. In a process of its own: affinity would stay."""
     cores = sorted(os.sched_getaffinity(0))

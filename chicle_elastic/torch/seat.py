@@ -284,7 +284,8 @@ class ClusterSeat(Seat):
             if (order.merged and not newest.has_begun) or (newest.round == RESTORED and order.merged > order.began):
                 newest, holders = self._restart(order, group)
             rest = begin_transfer(group, holders, self._state)
-            ready = control.GroupReady(round=order.round, merged=max(0, newest.merged), model_address=0)
+            merged = max(0, newest.merged)
+            ready = control.GroupReady(round=order.round, merged=merged, model_address=0, sums=group.sums)
             # The first step goes on meanwhile.
             is_late = newest.has_begun and self._state.is_alike and len(holders) < group.size
             if is_late:

@@ -98,6 +98,7 @@ class TransportSelector(Closing):
     Attributes:
         offer: To be told to peers.
         reason_against_rdma: Why this node does without RDMA; None where it has it.
+        rdma_device: Name of its device; "" where it does without.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class TransportSelector(Closing):
             except RdmaUnavailableError as error:
                 self.reason_against_rdma = str(error)
                 _log.info("%s does without RDMA: %s", name, error)
+            self.rdma_device = "" if self._verbs is None else self._verbs.port.device
             self.endpoints = Endpoints(
                 host=host_id(),
                 tcp=addresses.format_tcp(host, addresses.parse_tcp(self._tcp.address)[1]),

@@ -160,7 +160,7 @@ def test_an_error_of_a_queue_pair_raises_the_alarm(sides: tuple[Side, Side]) -> 
     """So that a READ of which the card only says that it succeeded is not believed."""
     owner, reader = sides
     with contextlib.closing(QueuePair(owner.device)) as theirs, contextlib.closing(QueuePair(reader.device)) as ours:
-        ours.post_alarm()
+        ours.post_receive()
         ours.connect(theirs.end_point, peer="the other")
         theirs.connect(ours.end_point, peer="the other")
         place = reader.memory.place_of(reader.arena.view(0))

@@ -51,7 +51,7 @@ def become_another_host(device: str, boot_id: Path) -> None:
     ):
         if done:
             raise OSError(ctypes.get_errno(), "no mount of its own")
-    os.environ["CHICLE_RDMA"] = device
+    os.environ["CHICLE_RDMA"] = f"{device},model"
 
 
 class Waiting:

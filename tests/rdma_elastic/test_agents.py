@@ -86,10 +86,20 @@ def test_agents_redistribute_by_rdma_on_join_notice_and_crash(tmp_path: Path) ->
     said = {node.name: node.output() for node in nodes}
     assert nodes[2].code() == -signal.SIGKILL
     everything = "".join(said.values())
-    for text in ("come by tcp", "come by shm", "tcp takes over", "goes by tcp", "without RDMA"):
+    for text in (
+        "come by tcp",
+        "come by shm",
+        "tcp takes over",
+        "TCP takes over",
+        "model goes by TCP",
+        "goes by tcp",
+        "without RDMA",
+    ):
         assert text not in everything
     for node, device in (("n0", ON_A), ("n1", ON_B), ("n2", ON_A), ("n3", ON_B)):
         assert f"come by verbs: both agents have RDMA, this one {device}" in said[node]
+    for node in nodes:
+        assert {event["sums"] for event in node.events("group")} - {""} == {"rdma"}
     evidence = Evidence.read(tmp_path)
     assert judge(evidence, "count") == []
     assert set(evidence.lost) == {"n2"}

@@ -25,6 +25,7 @@ from chicle_elastic.monitoring.job_metrics import JobMetrics
 from chicle_elastic.monitoring.recording_file import RecordingFile
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.settings import Settings
 from chicle_elastic.store.chunk_store import DEFAULT_ARENA_BYTES, ChunkStore
 from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
@@ -170,6 +171,7 @@ def build_components(
             run_id=context.run_id,
             secret=context.secret,
             patience_s=options.patience_s,
+            rdma=transports.rdma_device if Settings.from_environment().sends_model_by_rdma else "",
             address_of=lambda other: host_of_peer(members.peer_links.peers.get(other)),
         ),
     )

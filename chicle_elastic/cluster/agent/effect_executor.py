@@ -323,7 +323,8 @@ class EffectExecutor:
                 message.merged,
             )
         self._write_ledger(message.ledger)
-        self._events.write("group", round=message.round, merged=message.merged, model_address=message.model_address)
+        model = {"merged": message.merged, "model_address": message.model_address}
+        self._events.write("group", round=message.round, sums=message.sums, **model)
 
     def group_broke(self, message: control.GroupBroke) -> None:
         """The process group of a round is not there, or not any more."""

@@ -28,6 +28,7 @@ class GroupFormation:
     """See the top of the module.
 
     Args:
+        rdma: Name of the device that the model may go by; "" for none.
         address_of: The address that another node advertises, for the message; None while it is unknown.
     """
 
@@ -39,6 +40,7 @@ class GroupFormation:
         run_id: str,
         secret: JobSecret,
         patience_s: float,
+        rdma: str = "",
         address_of: Callable[[NodeId], str | None],
     ) -> None:
         self._node, self._address, self._run_id = node, address, run_id
@@ -46,6 +48,7 @@ class GroupFormation:
         self._members: tuple[NodeId, ...] = ()
         self._last_round = 0
         self._num_failures = 0
+        self._rdma = rdma
 
     def prefix(self, number: int) -> str:
         """Of the keys of a group in the store of the round, given the number of its rendezvous."""
@@ -60,6 +63,7 @@ class GroupFormation:
             first_port=address.ports.first,
             last_port=address.ports.last,
             key=self._secret.derive(self.prefix(number)).hex(),
+            rdma=self._rdma,
         )
 
     def called(self, members: Sequence[NodeId]) -> None:

@@ -66,6 +66,7 @@ class ControlClient:
         self._arenas: dict[int, Arena] = {}
         self._precopied: dict[tuple[int, int], layout.RowsInPlace] = {}
         self._group: ProcessGroup | None = None
+        self._rdma_failures: set[str] = set()
         self._has_vote = False
         self._is_closing = False
         self._loader: Loader | None = None
@@ -168,7 +169,11 @@ class ControlClient:
                     self._group.break_()  # the old group is obsolete, and the main thread may still wait in it
                 self._has_vote = False
                 self._group = ProcessGroup(
-                    round=message.round, rank=message.rank, size=len(message.members), names=message.members
+                    round=message.round,
+                    rank=message.rank,
+                    size=len(message.members),
+                    names=message.members,
+                    rdma_failures=self._rdma_failures,
                 )
                 self.inbox.put((message, self._group))
             case control.Iterate():

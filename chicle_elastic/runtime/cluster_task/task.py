@@ -305,6 +305,7 @@ class ClusterTask:
                 round=order.round,
                 merged=self._merged,
                 model_address=training.model.ctypes.data,
+                sums=group.sums,
                 ledger=self._pages.merged_by_others(self._version),
             )
         )

@@ -47,13 +47,21 @@ logger = logging.getLogger(__name__)
 
 class ProcessGroup:
     """The members of a round, seen from one of them. A group of one needs no connection. One class because its threads
-    share one state: a break has to find every connection that any of them has made."""
+    share one state: a break has to find every connection that any of them has made.
 
-    def __init__(self, *, round: int, rank: int, size: int, names: Sequence[str] = ()) -> None:
+    Args:
+        names: Nodes of the members, by rank.
+        rdma_failures: Names of nodes that this process could not reach by RDMA, of all its groups; INOUT.
+    """
+
+    def __init__(
+        self, *, round: int, rank: int, size: int, names: Sequence[str] = (), rdma_failures: set[str] | None = None
+    ) -> None:
         self.round = round
         self.rank = rank
         self.size = size
-        self._names = names  # nodes of the members, by rank
+        self._names = names
+        self._rdma_failures = set() if rdma_failures is None else rdma_failures
         self._lock = threading.Lock()
         self._is_broken = False
         self._settled = threading.Event()  # connected, failed to connect, or broken meanwhile
@@ -73,6 +81,13 @@ class ProcessGroup:
         """Where to put updates that lie on a device; None where all updates are summed over the hosts."""
         return self._nccl_allreduce
 
+    @property
+    def sums(self) -> str:
+        """By what updates are summed: "tcp", "rdma" or "nccl"; "" in a group of one."""
+        if self._nccl_allreduce is not None:
+            return "nccl"
+        return "" if self._sockets is None else self._sockets.way
+
     def connect(
         self, store: Address, *, prefix: str, network: GroupNetwork, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
@@ -89,7 +104,8 @@ class ProcessGroup:
         if self._error is not None:
             self._is_broken = True
             raise self._lost("could not be formed", self._error) from self._error
-        self._require_whole()
+        host, failures = network.address.advertise, self._rdma_failures
+        self._do("looking for RDMA", lambda group: group.use_rdma(host=host, device=network.rdma, failures=failures))
 
     def connect_devices(
         self,
@@ -223,6 +239,7 @@ class ProcessGroup:
                 is_over=self._settled.is_set,
                 timeout_s=timeout_s,
                 names=self._names,
+                wants_rdma=bool(network.rdma) and self._rdma_failures.isdisjoint(self._names),
             )
         except Exception as caught:  # whatever it is, as no thread that can be started: who waits is told
             error = caught

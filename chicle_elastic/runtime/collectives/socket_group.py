@@ -1,4 +1,5 @@
-"""Collectives of the members of a round, over sockets of their own: the only ones over hosts.
+"""Collectives of the members of a round, over sockets of their own: the only ones over hosts. Where all members have
+asked for RDMA and can, large buffers go by it (`verbs_exchange`), in the same steps and so with the same bits.
 
 Theory of operation. One TCP connection between every two members. Each member listens, publishes its address in the
 store (signed) and connects to the members of lower rank; both ends of a connection prove the secret of the round before
@@ -34,8 +35,9 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,7 +52,11 @@ from chicle_elastic.transports.listener import Listener
 from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
 
+if TYPE_CHECKING:
+    from chicle_elastic.runtime.collectives.verbs_exchange import VerbsExchange
+
 PURPOSE = "sums"
+OFFER = " rdma"  # behind the rank, in the name that a member has in the handshake
 SMALL_BYTES = 1 << 14  # of a buffer that goes to all others as a whole
 MOST_DIALS = 16  # members that are connected to at the same time
 SLICE_S = 0.05  # how long to wait for a connection until looking whether the group is broken
@@ -72,12 +78,15 @@ class GroupNetwork:
     address: NodeAddress  # of this node
     # of this round, the same for all its members and derived from the job's; tasks do not know that one
     secret: JobSecret = field(repr=False)
+    rdma: str = ""  # the device that large buffers may go by; "" for none
 
     @classmethod
-    def of(cls, *, bind: str, advertise: str, first_port: int = 0, last_port: int = 0, key: str) -> "GroupNetwork":
+    def of(
+        cls, *, bind: str, advertise: str, first_port: int = 0, last_port: int = 0, key: str, rdma: str = ""
+    ) -> "GroupNetwork":
         """From the values of a message; `key` is the secret of the round in hex digits."""
         address = NodeAddress(bind=bind, advertise=advertise, ports=PortRange(first_port, last_port))
-        return cls(address=address, secret=JobSecret(bytes.fromhex(key)))
+        return cls(address=address, secret=JobSecret(bytes.fromhex(key)), rdma=rdma)
 
 
 class SocketGroup:
@@ -86,10 +95,19 @@ class SocketGroup:
     Args:
         peers: A connected socket per other member, by rank; this object closes them.
         names: Nodes of the members, by rank.
+        offering: Ranks of the members that ask for RDMA.
     """
 
-    def __init__(self, rank: int, peers: Mapping[int, socket.socket], names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        rank: int,
+        peers: Mapping[int, socket.socket],
+        names: Sequence[str] = (),
+        offering: Collection[int] = (),
+    ) -> None:
         self.rank = rank
+        self._offering = offering
+        self._verbs: VerbsExchange | None = None
         self.peers = dict(peers)
         self._names = names
         self._told: set[int] = set()  # members that a line has named as slow
@@ -107,10 +125,13 @@ class SocketGroup:
         is_over: Callable[[], bool],
         timeout_s: float,
         names: Sequence[str] = (),
+        wants_rdma: bool = False,
     ) -> "SocketGroup":
         """Connect to all other members, who do the same. Raises UsageError when this node cannot listen, e.g. no port
         of its range is free, PeerLostError when a member did not connect in time, or the group was broken, SecretError
         when a process without the secret of the round answers at a member's address."""
+        own = f"{rank}{OFFER if wants_rdma else ''}"
+        offering = {rank} if wants_rdma else set[int]()
         peers: dict[int, socket.socket] = {}
         arrived: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
         deadline = Deadline(timeout_s)
@@ -120,7 +141,7 @@ class SocketGroup:
                 network.address.to_listen(),
                 network.secret,
                 purpose=PURPOSE,
-                name=str(rank),
+                name=own,
                 serve=lambda sock, caller: arrived.put((caller, sock)),
                 gives_away=True,
                 proof_timeout_s=timeout_s,
@@ -133,22 +154,73 @@ class SocketGroup:
                 def dial(other: int) -> None:
                     address = told[other].decode()
                     sock = peers[other] = addresses.connect_tcp(address, timeout_s=deadline.left_s())
-                    name = prove_as_caller(
-                        sock, network.secret, deadline, purpose=PURPOSE, name=str(rank), peer=address
-                    )
-                    if name != str(other):
+                    name = prove_as_caller(sock, network.secret, deadline, purpose=PURPOSE, name=own, peer=address)
+                    if name.removesuffix(OFFER) != str(other):
                         raise PeerLostError(f"rank {name} answers at {address}, the address of rank {other}")
+                    if name.endswith(OFFER):
+                        offering.add(other)
 
                 _for_all(range(rank), dial)
                 for name, sock in _arrivals(arrived, rank=rank, size=size, is_over=is_over, timeout_s=timeout_s):
-                    peers[int(name)] = sock
+                    other = int(name.removesuffix(OFFER))
+                    peers[other] = sock
+                    if name.endswith(OFFER):
+                        offering.add(other)
             on_error.pop_all()
         for sock in peers.values():
             sock.settimeout(None)  # a task may compute for hours
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
             watch_silence(sock)
-        return cls(rank, peers, names)
+        return cls(rank, peers, names, offering)
+
+    def use_rdma(self, *, host: str, device: str, failures: set[str]) -> None:
+        """Go over to RDMA for all buffers of more than `SMALL_BYTES`, if all members ask for it and can; a line says
+        why not. All members call it. Raises OSError as `all_reduce` does.
+
+        Args:
+            host: Address of this member.
+            device: Name of its device; "" where it shall not use RDMA.
+            failures: OUT; names of members that cannot be reached by RDMA, this one's own where it has none.
+        """
+        if not device:
+            return
+        if without := {self.rank, *self.peers}.difference(self._offering):
+            logger.info("the model goes by TCP: %s offers no RDMA", ", ".join(map(self._name, sorted(without))))
+            return
+        from chicle_elastic.runtime.collectives.verbs_exchange import NO_DESCRIPTION, VerbsExchange
+
+        with contextlib.ExitStack() as on_error:
+            verbs = None
+            num_ready = np.zeros(1)
+            names = {other: self._name(other) for other in self.peers}
+            with contextlib.suppress(ConnectionError):  # which is logged
+                verbs = VerbsExchange(
+                    *(host, device, self._name(self.rank)), peers=self.peers, names=names, failures=failures
+                )
+                on_error.callback(verbs.close)
+            ours = dict.fromkeys(self.peers, NO_DESCRIPTION) if verbs is None else verbs.describe()
+            theirs = {other: bytearray(NO_DESCRIPTION) for other in self.peers}
+            self.exchange(
+                {other: [memoryview(ours[other])] for other in self.peers},
+                {other: [memoryview(theirs[other])] for other in self.peers},
+            )
+            if verbs is not None:
+                with contextlib.suppress(ConnectionError):
+                    verbs.connect(theirs)
+                    num_ready[0] = 1
+            self.all_reduce(num_ready)
+            if num_ready[0] == self._size:
+                on_error.pop_all()
+                self._verbs = verbs
+                logger.info("the model goes by RDMA: all %d members can, this one by %s", self._size, device)
+            else:
+                logger.info("the model goes by TCP: not all of the %d members can use RDMA", self._size)
+
+    @property
+    def way(self) -> str:
+        """By what large buffers go: "tcp" or "rdma"."""
+        return "tcp" if self._verbs is None else "rdma"
 
     def all_reduce(self, buffer: Array) -> None:
         """Replace `buffer` by the sum of the members' buffers, in place; the same bits for every member. Raises OSError
@@ -200,6 +272,9 @@ class SocketGroup:
             outgoing: By rank, what is sent to the member, one view after the other.
             incoming: By rank, OUT; where to put what comes from the member.
         """
+        if self._verbs is not None:
+            self._verbs.exchange(outgoing, incoming, self._look_at_silence)
+            return
         to_send = {rank: left for rank, views in outgoing.items() if (left := deque(filter(len, views)))}
         to_fill = {rank: left for rank, views in incoming.items() if (left := deque(filter(len, views)))}
         with selectors.DefaultSelector() as selector:
@@ -228,6 +303,8 @@ class SocketGroup:
 
     def close(self) -> None:
         """Close the connections. May be called again."""
+        if self._verbs is not None:
+            self._verbs.close()
         for sock in self.peers.values():
             sock.close()
 
@@ -320,10 +397,10 @@ def _arrivals(
             raise PeerLostError(f"rank {', '.join(sorted(missing))} of {size} did not connect within {timeout_s:g} s")
         with contextlib.suppress(queue.Empty):
             name, sock = arrived.get(timeout=SLICE_S)
-            if name not in missing:
+            if (other := name.removesuffix(OFFER)) not in missing:
                 sock.close()
                 continue
-            missing.discard(name)
+            missing.discard(other)
             yield name, sock
 
 

@@ -137,6 +137,7 @@ class GroupReady:
     round: int
     merged: int  # last merged iteration in that model
     model_address: int  # address of the model in the task; it never changes
+    sums: str = ""  # by what updates are summed: "tcp", "rdma" or "nccl"; "" in a group of one
     # of the iteration that this task could not merge, and the task that had this model could
     ledger: tuple[LedgerPage, ...] = ()
 
@@ -276,6 +277,7 @@ class RoundNetwork:
     last_port: int = 0  # the highest; 0 for any
     # secret of the round in hex digits, derived from the job's: the members' proof to each other
     key: str = field(repr=False)
+    rdma: str = ""  # the device that the model may go by; "" for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

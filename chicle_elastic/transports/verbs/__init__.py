@@ -1,4 +1,4 @@
-"""RDMA: chunks read from the memory of a peer by the network cards.
+"""RDMA: chunks read from the memory of a peer by the network cards, and bytes both ways between tasks (`stream`).
 
 Theory of operation. A connection is an authenticated TCP connection (`handshake`) and a pair of reliable queue pairs
 that is made over it. The TCP connection stays open as long as the pair: it says which key opens which arena, and its

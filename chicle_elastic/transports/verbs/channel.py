@@ -37,7 +37,7 @@ class Channel:
 
     def connect(self, theirs: EndPoint) -> None:
         """Be ready to read at the other end. Raises QueuePairError when the other end cannot be reached."""
-        self._pair.post_alarm()
+        self._pair.post_receive()
         self._pair.connect(theirs, peer=self._peer)
 
     def ask(self, pull: Pull, key: MemoryKey | Exception) -> None:

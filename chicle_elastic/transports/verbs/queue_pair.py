@@ -17,7 +17,6 @@ from chicle_elastic.transports.verbs.failures import QueuePairError
 from chicle_elastic.transports.verbs.library import CREATION, load
 
 MAX_SENDS = 64
-MAX_RECEIVES = 1  # the alarm
 POLL_AT_ONCE = 32
 HOP_LIMIT = 64
 # A try takes 4.096 us * 2**ACK_TIMEOUT = 67 ms and longer on some cards. Seven tries would be tries for ever.
@@ -25,7 +24,7 @@ ACK_TIMEOUT = 14
 NUM_TRIES = 6
 RECEIVER_PAUSE = 12  # 0.64 ms; verbs asks for it, though a READ needs no receive
 ALARM = 1 << 63
-"""Number of the receive that nothing is ever sent to: it completes when the queue pair goes into its error state."""
+"""Number of a receive that nothing is ever sent to: it completes when the queue pair goes into its error state."""
 
 _EVENT_FILE = "infinibandevent"
 _PACKET_BITS = 24
@@ -80,6 +79,7 @@ class Completion:
 
     work: int  # the number that it was given
     status: int  # 0 for success
+    num_bytes: int  # that came, where it is a receive that succeeded
 
 
 class QueuePair:
@@ -87,9 +87,10 @@ class QueuePair:
 
     Args:
         device: Whose it is; held until `close`.
+        num_receives: Most receives that are posted at a time; one is the alarm.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, num_receives: int = 1) -> None:
         verbs = self._verbs = load()
         if not device.hold():
             raise QueuePairError("the transport is closed; there are no queue pairs any more")
@@ -99,11 +100,11 @@ class QueuePair:
         try:
             self._channel, self._fd = _completion_channel(device)
             self._made.insert(0, self._channel)
-            self._queue = verbs.CQ(device.context, MAX_SENDS + MAX_RECEIVES, None, self._channel, 0)
+            self._queue = verbs.CQ(device.context, MAX_SENDS + num_receives, None, self._channel, 0)
             self._made.insert(0, self._queue)
             self._queue.req_notify()
             room = verbs.QPCap(
-                max_send_wr=MAX_SENDS, max_recv_wr=MAX_RECEIVES, max_send_sge=1, max_recv_sge=1, max_inline_data=0
+                max_send_wr=MAX_SENDS, max_recv_wr=num_receives, max_send_sge=1, max_recv_sge=1, max_inline_data=0
             )
             attributes = verbs.QPInitAttr(
                 qp_type=verbs.IBV_QPT_RC, scq=self._queue, rcq=self._queue, cap=room, sq_sig_all=0
@@ -169,20 +170,29 @@ class QueuePair:
         request.set_wr_rdma(their_key, their_address)
         self._post(self._pair.post_send, request, part)
 
-    def post_alarm(self) -> None:
-        """Post a receive that completes, without success, as soon as the queue pair has an error (`ALARM`).
+    def post_send(self, work: int, *, address: int, size_bytes: int, key: int) -> None:
+        """Have bytes of this process, or none, sent to the oldest receive of the peer. Raises QueuePairError when the
+        pair takes no more work."""
+        verbs = self._verbs
+        part = verbs.SGE(address, size_bytes, key)
+        request = verbs.SendWR(work, verbs.IBV_WR_SEND, 1, 0, [part], verbs.IBV_SEND_SIGNALED)
+        self._post(self._pair.post_send, request, part)
 
-        Without it, Soft-RoCE of Linux 6.1 on an overloaded host now and then calls the last READ successful of a queue
-        pair that it gives up, and no byte of that READ has arrived. The flushed receive comes together with it. Raises
-        QueuePairError when the pair takes no more work.
+    def post_receive(self, work: int = ALARM, *, address: int = 0, size_bytes: int = 0, key: int = 0) -> None:
+        """Post a receive, which completes with a SEND of the peer, and without success as soon as the queue pair has an
+        error. Raises QueuePairError when the pair takes no more work.
+
+        So one that nothing is sent to is an alarm. Without it, Soft-RoCE of Linux 6.1 on an overloaded host now and
+        then calls the last READ successful of a queue pair that it gives up, and no byte of that READ has arrived. The
+        flushed receive comes together with it.
         """
-        part = self._verbs.SGE(0, 0, 0)
-        self._post(self._pair.post_recv, self._verbs.RecvWR(ALARM, 1, [part]), part)
+        part = self._verbs.SGE(address, size_bytes, key)
+        self._post(self._pair.post_recv, self._verbs.RecvWR(work, 1, [part]), part)
 
     def completions(self) -> list[Completion]:
         """What has ended since the last call, at most 32 of it."""
         _, found = self._queue.poll(POLL_AT_ONCE)
-        return [Completion(each.wr_id, each.status) for each in found]
+        return [Completion(each.wr_id, each.status, each.byte_len) for each in found]
 
     def heed_event(self) -> None:
         """Take the event that made `fileno` readable, and ask for the next one; then look for completions again."""

@@ -45,7 +45,7 @@ MESSAGES = [
     control.Saved(iteration=7, size_bytes=640, duration_s=0.25, has_policies=True),
     control.Loaded(chunk=ChunkId(1), round=2),
     control.LoadFailed(chunk=ChunkId(1), round=2, reason="no such file"),
-    control.GroupReady(round=2, merged=6, model_address=1 << 46),
+    control.GroupReady(round=2, merged=6, model_address=1 << 46, sums="rdma"),
     control.GroupReady(
         round=2, merged=6, model_address=1 << 46, ledger=(dataclasses.replace(PAGE, after=StateVersion(1, 6)),)
     ),
