@@ -1,7 +1,8 @@
 """What the files of a folder are taken for, by their names and first bytes, and their first rows as data sets.
 
     HIGGS        CSV without a header, 29 columns: a label 0 or 1 first, as UCI has it; or last
-    Criteo       40 columns between tabs: a label, 13 counts (as log(1 + count)), 26 categories, hashed
+    Criteo       40 columns between tabs: a label, 13 counts (as log(1 + count)), 26 categories, hashed;
+                 each row is scaled to length 1
     svmlight     `label index:value ...`
     CIFAR-10     binary version (*.bin), or batches of the Python version
     IDX          images of MNIST or Fashion-MNIST, with their labels beside them
@@ -37,7 +38,7 @@ from chicle_elastic.chunks.views import CsrRows
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.evaluate.datasets import DataSet
 from chicle_elastic.evaluate.image_data import ImageData
-from chicle_elastic.evaluate.shapes import hashed
+from chicle_elastic.evaluate.shapes import hashed, unit_rows
 
 HIGGS_COLUMNS, CRITEO_COUNTS, CRITEO_COLUMNS = 29, 13, 40
 HASHED_COLUMNS = 1 << 18  # of Criteo's categories
@@ -157,7 +158,7 @@ def _data_set(path: Path, title: str, X: Any, label: np.ndarray) -> DataSet:
         raise DataError(f"its first {len(label)} rows have one class, {classes[0]:g}; name more with --rows")
     y = (label == classes[-1]).astype(np.int64)
     rest = "" if len(classes) == 2 else f", {classes[-1]:g} against the rest"
-    key = f"{path.name.split('.')[0]}-{path.stat().st_size}-{len(y)}"
+    key = f"{path.name.split('.')[0]}-{path.stat().st_size}-{len(y)}-{title.replace(' ', '')}"
     return DataSet(key, f"{path.name} ({title}), {len(y)} rows{rest}", X, y)
 
 
@@ -204,7 +205,7 @@ def _criteo(path: Path, most: int) -> DataSet:
     X = sp.csr_matrix((values.ravel(), np.concatenate([numbers, indices], axis=1).ravel(), indptr), shape=shape)
     X.sum_duplicates()
     X.eliminate_zeros()
-    return _data_set(path, "Criteo", X, np.array(labels))
+    return _data_set(path, "Criteo, rows of unit length", unit_rows(X), np.array(labels))
 
 
 def _svmlight(path: Path, most: int) -> DataSet:

@@ -20,7 +20,8 @@ from chicle_elastic.evaluate.image_data import ImageData
 from chicle_elastic.evaluate.micro import growth_row
 from chicle_elastic.evaluate.pictures import draw
 from chicle_elastic.evaluate.projection import Ramp
-from chicle_elastic.evaluate.runs import Settings
+from chicle_elastic.evaluate.runs import Problem, Settings, gaps
+from chicle_elastic.evaluate.shapes import click_data
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from tests.house.sources import ROOT
 from tests.programs import run_python
@@ -43,6 +44,14 @@ def test_an_iteration_of_micro_tasks(tasks: int, nodes: int, units: float) -> No
 def test_an_iteration_of_uni_tasks(nodes: int, units: float) -> None:
     """No node waits for another one."""
     assert projection.uni_units(nodes) == pytest.approx(units)
+
+
+def test_sixteen_tasks_come_to_a_gap_on_clicks(tmp_path: Path) -> None:
+    """The steps of CoCoA are as short as the longest row wants: raw counts would end none of these runs."""
+    settings = Settings(seeds=(0,), is_quick=True, cache=tmp_path, rows=(click_data(5000),))
+    problem = Problem(data=settings.rows[0], gaps=(1e-2,), most=60)
+    few, many = (len(gaps(settings, problem, num_tasks=tasks, seed=0)) for tasks in (16, 32))
+    assert few < many < problem.most
 
 
 def test_local_sgd_takes_turns_and_no_larger_share() -> None:

@@ -76,6 +76,8 @@ def test_a_folder_of_everything_is_named_file_by_file(tmp_path: Path) -> None:
     shapes = {data.title.split(" ")[0]: data.X.shape for data in taken.rows}
     assert shapes == {"HIGGS.csv.gz": (50, 28), "a9a": (50, 63), "train.txt": (50, (1 << 18) + 13)}
     assert all(sorted(np.unique(data.y)) == [0, 1] for data in taken.rows)
+    [clicks] = [data.X for data in taken.rows if data.title.startswith("train.txt")]
+    np.testing.assert_allclose(clicks.multiply(clicks).sum(axis=1), 1.0, rtol=1e-5)
     (cifar_title, cifar), (_, idx) = taken.images
     assert cifar_title.startswith("CIFAR-10 images")
     np.testing.assert_array_equal(cifar.X_train.reshape(IMAGES, -1), X)
