@@ -32,7 +32,7 @@ def gathered(loss, *, num_rows=30, num_columns=80):
     X = rng.normal(size=(num_rows, num_columns)) * (rng.random((num_rows, num_columns)) < 0.5)
     X[:, -1] = INTERCEPT
     y, upper = rng.poisson(2.0, size=num_rows).astype(float), rng.uniform(0.5, 2.0, size=num_rows)
-    rows = NewtonRows(scipy.sparse.csr_array(X), INTERCEPT).csr()
+    rows = NewtonRows(scipy.sparse.csr_array(X)).csr()
     state = NewtonState(D=num_columns, block_columns=0, is_exact=False, num_rows=float(num_rows), outputs=[])
     state.few_rows, state.total, state.typical = num_rows, float(upper.sum()), 2.0
     state.lengths = np.diff(rows.indptr).astype(np.int64)

@@ -23,7 +23,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     Problem,
 )
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
-from chicle_elastic.solvers.linear.rows import ALL, ChunkedRows, NewtonRows
+from chicle_elastic.solvers.linear.rows import ALL, NewtonRows, in_place
 from chicle_elastic.solvers.linear.tables import Bounds, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
@@ -63,7 +63,7 @@ def tables_of(X, kind, cuts=(0, 40, 41, 130, 300)):
 def rows_of(X, kind, intercept=0.5, cuts=(0, 40, 41, 130, 300)):
     """The rows of X as a matrix."""
     tables = tables_of(X, kind, cuts)
-    return NewtonRows.of(tables.keep_alive, intercept) if kind.startswith("merged") else ChunkedRows(tables, intercept)
+    return NewtonRows.of(tables.keep_alive, intercept) if kind.startswith("merged") else in_place(tables, intercept)
 
 
 def augmented(X, intercept=0.5):
@@ -128,7 +128,7 @@ def test_parts_of_tables_have_the_rows_of_their_chunks(kind):
     X, vector = matrix_of(), np.arange(10.0)
     tables = tables_of(X, kind)
     assert [tables.even_cuts(most) for most in (1, 2, 3, 9)] == [[0, 4], [0, 3, 4], [0, 3, 4], [0, 1, 2, 3, 4]]
-    parts = [ChunkedRows(tables.part(begin, end), 0.5) for begin, end in ((0, 2), (2, 4))]
+    parts = [in_place(tables.part(begin, end), 0.5) for begin, end in ((0, 2), (2, 4))]
     assert [part.num_rows for part in parts] == [41, 259]
     found = np.concatenate([part.times(vector) for part in parts])
     np.testing.assert_allclose(found, augmented(X) @ vector, rtol=1e-12)

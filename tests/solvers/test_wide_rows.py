@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from chicle_elastic.solvers.linear.rows import ChunkedRows
+from chicle_elastic.solvers.linear.rows import in_place
 from chicle_elastic.solvers.linear.wide.rows import WideRows, with_columns
 from tests.solvers.click_rows import INTERCEPT, click_like, copied, whole_of
 from tests.solvers.test_newton_passes import tables_of
@@ -18,7 +18,7 @@ def rows(request, monkeypatch):
         return *copied(whole_of(X)), whole_of(X)
     tables = tables_of(X.toarray(), "csr", (0, 150, X.shape[0]))
     monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_COPIED_VALUES", tables.num_values - 1)
-    in_chunks = WideRows(ChunkedRows(tables, INTERCEPT), tables.num_values, is_exact=False)
+    in_chunks = WideRows(in_place(tables, INTERCEPT), tables.num_values, is_exact=False)
     return in_chunks, np.arange(in_chunks.num_columns), whole_of(X)
 
 

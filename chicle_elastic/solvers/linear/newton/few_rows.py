@@ -38,7 +38,7 @@ def solved(
     )
     inner.plus, inner.minus = output.plus, output.minus
     alone = replace(state, is_exact=True, gathered=NOTHING, outputs=[inner])
-    passes = NewtonPasses(own, NewtonRows(rows.rows, intercept), upper, targets[None], intercept)
+    passes = NewtonPasses(own, NewtonRows(rows.rows), upper, targets[None], intercept)
     there = w
     for _ in range(MOST_REPEATS):
         sums = np.zeros(alone.sums_size(own))
