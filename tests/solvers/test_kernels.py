@@ -83,10 +83,10 @@ class Case:
         stats = np.tile([0.0, 0.0, 0.0, -np.inf, np.inf], (outputs, 1))
         descent.descend(
             LOSSES[self.loss], self.rows, self.samples, np.array([0, 0, 1, 2], np.int32),
-            np.array([0, 8, 0, 0], np.int32), 8, np.array([order], np.int32), np.array([[0, len(order), 1]]),
-            np.zeros(1, bool), len(order), 99, self.positives, INTERCEPT, sigma, 0.0, 0, np.zeros(outputs), 4,
-            np.full(1, stop, np.uint8), descent.make_scratch(self.rows), np.tile(bounds, (outputs, 1)), vectors,
-            processed, stats,
+            np.array([0, 8, 0, 0], np.int32), 8, self.positives, INTERCEPT, 4, np.array([order], np.int32),
+            np.array([[0, len(order), 1]]), np.tile(bounds, (outputs, 1)), np.zeros(outputs),
+            np.full(1, stop, np.uint8), descent.make_scratch(self.rows), np.zeros(1, bool), len(order), 99, sigma, 0.0,
+            0, vectors, processed, stats,
         )  # fmt: skip
         return vectors, processed, stats
 
@@ -102,10 +102,10 @@ class Case:
         for left_out in self.left_out:
             left_out[:] = 0
         descent.descend(
-            LOSSES[self.loss], self.rows, self.samples, chunks, numbers, 1, orders,
-            np.array([[0, len(chunks), k + 1] for k in range(outputs)]), np.asarray(are_done), 0, 0, self.positives,
-            INTERCEPT, 1.0, 1e-6, 100_000, np.zeros(outputs), descent.BLOCK_ROWS, np.zeros(1, np.uint8),
-            descent.make_scratch(self.rows), np.tile([np.inf, -np.inf, 2.0], (outputs, 1)), vectors,
+            LOSSES[self.loss], self.rows, self.samples, chunks, numbers, 1, self.positives, INTERCEPT,
+            descent.BLOCK_ROWS, orders, np.array([[0, len(chunks), k + 1] for k in range(outputs)]),
+            np.tile([np.inf, -np.inf, 2.0], (outputs, 1)), np.zeros(outputs), np.zeros(1, np.uint8),
+            descent.make_scratch(self.rows), np.asarray(are_done), 0, 0, 1.0, 1e-6, 100_000, vectors,
             np.zeros(0, np.int64), stats,
         )  # fmt: skip
         return vectors, stats

@@ -33,7 +33,6 @@ from chicle_elastic.solvers.kernels.memory import (
     NUMBER,
     PLACE,
     REAL,
-    add,
     address_of,
     fetch_add,
     item_size,
@@ -172,21 +171,21 @@ def descend(
     bucket_chunk,
     bucket_row,
     bucket_rows,
+    positives,
+    intercept,
+    ahead,
     orders,  # OUT
     counts,  # OUT
+    bounds,  # OUT
+    dual_sums,
+    stop,
+    scratch,  # OUT
     are_done,
     num_buckets,
     max_blocks,
-    positives,
-    intercept,
     sigma,
     goal,
     most_visits,
-    dual_sums,
-    ahead,
-    stop,
-    scratch,  # OUT
-    bounds,  # OUT
     vectors,  # OUT
     processed,  # OUT
     stats,  # OUT
@@ -200,25 +199,25 @@ def descend(
         bucket_chunk: Chunk of each bucket, shape (num_buckets,), int32.
         bucket_row: First row of each bucket in its chunk, shape (num_buckets,), int32.
         bucket_rows: Rows of a bucket, see `choose_bucket_rows`; the last one of a chunk may have fewer.
+        positives: Positive class of each output, shape (outputs,), int32.
+        intercept: Value of the intercept column; 0 for none.
+        ahead: Rows to ask for ahead of time, `BLOCK_ROWS` for none.
         orders, counts: Of one pass one order, which all outputs have in common, as `shuffle` leaves it; of many passes
             one for each output, in which buckets without a row to visit become negative. Shape (orders, num_buckets)
             and (orders, 3).
+        bounds: Largest and least derivative of the pass before, infinite where nothing is to be left out, and what an
+            estimate is of the gap that is found after it; per output, shape (outputs, 3), float64. Written by many
+            passes.
+        dual_sums: Sums of dual values per output before this call.
+        stop: uint8 of shape (1,); looked at between blocks, or between many passes.
+        scratch: `Scratch`.
         are_done: Which orders have no part in this, shape (orders,), bool.
         num_buckets: Buckets of the order to visit, where there is one pass.
         max_blocks: Blocks to do at most before looking at the clock, where there is one pass.
-        positives: Positive class of each output, shape (outputs,), int32.
-        intercept: Value of the intercept column; 0 for none.
         sigma: CoCoA's sigma' >= 1.
         goal: Relative gap that ends many passes.
         most_visits: 0 for one pass. Else one thread makes passes for one output after the other over buckets of one
             row, until the gap is `goal`, or as many duals were visited.
-        dual_sums: Sums of dual values per output before this call.
-        ahead: Rows to ask for ahead of time, `BLOCK_ROWS` for none.
-        stop: uint8 of shape (1,); looked at between blocks, or between many passes.
-        scratch: `Scratch`.
-        bounds: Largest and least derivative of the pass before, infinite where nothing is to be left out, and what an
-            estimate is of the gap that is found after it; per output, shape (outputs, 3), float64. Written by many
-            passes.
         vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous.
         processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
         stats: Per output, shape (outputs, 5), float64, C-contiguous. Added to: gap contributions at the moving vector
@@ -246,7 +245,7 @@ def descend(
     norms, uppers, left_outs = address_of(samples.norms), address_of(samples.upper), address_of(samples.left_out)
     chunk_of, row_of = address_of(scratch.chunks), address_of(scratch.rows)
     work_copy, gathered = address_of(scratch.work), address_of(scratch.gathered)
-    sums, is_alone = address_of(stats), most_visits > 0
+    is_alone = most_visits > 0
     overlaps = is_dense(kind) and rows.num_features <= MAX_OVERLAPPED
     is_copied = item_size(kind.like_work) < item_size(REAL)
     block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
@@ -358,13 +357,12 @@ def descend(
                         chunk, row, at, product = next_chunk, next_row, next_at, next_product
                     if is_copied:
                         for j in range(last):
-                            add(vector, j, load(gathered, j, REAL))
+                            store(vector, j, load(vector, j, REAL) + load(gathered, j, REAL), REAL)
                             store(gathered, j, 0.0, REAL)
                     store(vector, last, offset, REAL)
-                    entry = k * np.uintp(NUM_STATS)
-                    add(sums, entry + np.uintp(GAP), sum_gap)
-                    add(sums, entry + np.uintp(CHANGE), sum_dual)
-                    add(sums, entry + np.uintp(VISITS), np.float64(count))
+                    stats[k, GAP] += sum_gap
+                    stats[k, CHANGE] += sum_dual
+                    stats[k, VISITS] += np.float64(count)
                     stats[k, MOST] = max(stats[k, MOST], most)
                     stats[k, LEAST] = min(stats[k, LEAST], least)
                 for position in range(start, end):

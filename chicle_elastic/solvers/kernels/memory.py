@@ -68,18 +68,6 @@ def store(typingctx, address, index, value, like):
     return types.void(types.uint64, types.uintp, like, like), codegen
 
 
-@intrinsic
-def add(typingctx, address, index, value):
-    """Add `value` (float64) to the one at position `index` (uintp) behind `address` (uint64)."""
-
-    def codegen(context, builder, signature, args):
-        pointer = pointer_to(context, builder, args[0], args[1], types.float64, 1)
-        builder.store(builder.fadd(builder.load(pointer), args[2]), pointer)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uintp, types.float64), codegen
-
-
 def prefetch_items(builder, begin, count, item):
     """Write code that asks ahead of time for `count` items (uintp) of a numba type; no address does harm."""
     byte_pointer, int32, int64 = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)

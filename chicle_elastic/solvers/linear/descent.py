@@ -34,8 +34,7 @@ class Descent:
     """
 
     def __init__(self, local: LocalData, rng: np.random.Generator, loss: Any = None) -> None:
-        self._local, self._rng, self._loss = local, rng, LOSSES[local.loss] if loss is None else loss
-        tables = local.tables
+        self._local, self._rng, tables = local, rng, local.tables
         self.gaps = self.relative_gaps = np.full(tables.num_outputs, np.inf)
         self.visits = 0.0
         self._bounds = np.empty((tables.num_outputs, 3))
@@ -43,11 +42,14 @@ class Descent:
         # In what order the buckets are visited: of all outputs together, or of each one; see `kernels.shuffle`.
         self._orders, self._counts = np.empty((0, 0), np.int32), np.empty((0, kernels.NUM_COUNTS), np.int64)
         self._is_in_files = any(lie_in_file(block.rows) for block in tables.keep_alive)
-        self._positives = kernels.positives(tables.num_outputs)
         row_bytes = 4 * max(1, tables.num_values // tables.num_rows)
-        self._rows_ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
+        ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
         if tables.num_values <= CACHED_VALUES:  # nothing has to be asked for ahead
-            self._rows_ahead = kernels.BLOCK_ROWS
+            ahead = kernels.BLOCK_ROWS
+        buckets = tables.bucket_chunk, tables.bucket_row, tables.bucket_rows
+        kind = LOSSES[local.loss] if loss is None else loss
+        positives = kernels.positives(tables.num_outputs)
+        self._where = kind, tables.rows, tables.samples, *buckets, positives, local.intercept, ahead
         self._is_apart = False
         self._scratches = [kernels.make_scratch(tables.rows) for _ in range(local.useful_threads)]
 
@@ -93,17 +95,8 @@ class Descent:
         def run(number: int) -> Array:
             processed = np.zeros(len(tables.ids), dtype=np.int64)
             while self._counts[0, kernels.CURSOR] < num_buckets and not budget.is_spent():
-                self._descend(
-                    budget,
-                    vectors[number],
-                    processed,
-                    stats[number],
-                    are_done=np.zeros(1, np.bool_),
-                    num_buckets=num_buckets,
-                    max_blocks=max_blocks,
-                    sigma=scale,
-                    number=number,
-                )
+                how = np.zeros(1, np.bool_), num_buckets, max_blocks, scale, 0.0, 0
+                kernels.descend(*self._arguments(budget, number), *how, vectors[number], processed, stats[number])
             return processed
 
         processed = np.sum(local.run_parts(run, range(num_threads), budget.stop), axis=0)
@@ -146,8 +139,8 @@ class Descent:
         are_done = self.relative_gaps <= goal
         if are_done.all():
             are_done[:] = False
-        none = np.zeros(0, np.int64)
-        self._descend(budget, found, none, stats, are_done=are_done, goal=goal, most_visits=most_visits)
+        how = are_done, 0, 0, 1.0, goal, most_visits
+        kernels.descend(*self._arguments(budget), *how, found, np.zeros(0, np.int64), stats)
         local.check_rows(tables.num_rows)
         self._learn(stats, found)
         return found
@@ -179,48 +172,11 @@ class Descent:
         self._counts[:, : kernels.RANDOM] = 0, size
         self._counts[:, kernels.RANDOM] = self._rng.integers(1, np.iinfo(np.int64).max, size=number)
 
-    def _descend(
-        self,
-        budget: Budget,
-        vectors: Array,
-        processed: Array,
-        stats: Array,
-        *,
-        are_done: Array,
-        num_buckets: int = 0,
-        max_blocks: int = 0,
-        sigma: float = 1.0,
-        goal: float = 0.0,
-        most_visits: int = 0,
-        number: int = 0,
-    ) -> None:
-        """Call the kernel (see `kernels.descend`) in the thread of this number."""
-        tables, local = self._local.tables, self._local
-        kernels.descend(
-            self._loss,
-            tables.rows,
-            tables.samples,
-            tables.bucket_chunk,
-            tables.bucket_row,
-            tables.bucket_rows,
-            self._orders,
-            self._counts,
-            are_done,
-            num_buckets,
-            max_blocks,
-            self._positives,
-            local.intercept,
-            sigma,
-            goal,
-            most_visits,
-            local.dual_sums,
-            self._rows_ahead,
-            budget.stop.memory,
-            self._scratches[number],
-            self._bounds,
-            vectors,
-            processed,
-            stats,
+    def _arguments(self, budget: Budget, number: int = 0) -> tuple[Any, ...]:
+        """Return those of `kernels.descend` that each call in the thread of this number has."""
+        return (
+            *(*self._where, self._orders, self._counts, self._bounds),
+            *(self._local.dual_sums, budget.stop.memory, self._scratches[number]),
         )
 
 
