@@ -14,12 +14,12 @@ from chicle_elastic.solvers.linear.threads import PHASE, ThreadChoice, kernel_th
 
 
 def run(choice, *, factor, passes=4 * PHASE):
-    """Passes that divide the gap by `factor[threads]` and take 1 / threads seconds per visit; threads of each pass."""
+    """Passes of 100 visits that divide the gap by `factor[threads]`; threads of each pass."""
     gap, used = 1.0, []
     for _ in range(passes):
         used.append(choice.num_threads)
         gap /= factor[choice.num_threads]
-        choice.add(gap, 1.0 / choice.num_threads)
+        choice.add(gap, 100.0 / choice.num_threads)
     return used
 
 

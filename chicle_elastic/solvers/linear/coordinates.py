@@ -163,7 +163,7 @@ class CoordinatePasses:
         while True:
             if num_passes and num_passes % MANY_PASSES == 0:  # those that were left out may have to move by now
                 descent.visit_all()
-            before, started_s = descent.visits, budget.clock.now()
+            before = descent.visits
             most_work = max(PASS_VALUES, min(before * values_of_visit, enough - done) / tables.num_outputs)
             if is_small:
                 goal, most_visits = self._goal / max(self._correction, 1.0), math.ceil(most_work / values_of_visit)
@@ -174,7 +174,7 @@ class CoordinatePasses:
             done += visits * values_of_visit + looks
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
                 self._learn(visits * values_of_visit + looks + PASS_VALUES)
-                self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
+                self._choice.add(self._last_gap, visits / num_threads)
             if done >= enough or self.is_newton or self.is_near or self._last_gap <= SLIGHT or budget.is_spent():
                 break
         if is_small or num_passes > 1:

@@ -25,7 +25,7 @@ def kernel_threads(num_threads: int) -> ThreadPoolExecutor:
 
 
 class ThreadChoice:
-    """All threads, or one where that reaches the optimum sooner (pure; times are told).
+    """All threads, or one where that reaches the optimum with fewer visits one after the other (pure).
 
     Threads add up their steps, and each takes smaller ones for it (sigma'). On weakly regularised problems that costs
     twice the passes, and two threads need longer than one.
@@ -35,19 +35,19 @@ class ThreadChoice:
         self.num_threads = most
         self._most = most
         self._gaps: list[float] = []
-        self._seconds: list[float] = []
+        self._visits: list[float] = []
         self._speed = 0.0
 
-    def add(self, relative_gap: float, seconds_per_visit: float) -> None:
-        """Learn the gap that a pass with `num_threads` came to, and its seconds by the rows that it visited."""
+    def add(self, relative_gap: float, num_visits: float) -> None:
+        """Learn the gap that a pass with `num_threads` came to, and the visits that each of them has made."""
         if not self.is_open:
             return
         self._gaps.append(max(relative_gap, 1e-300))
-        self._seconds.append(seconds_per_visit)
+        self._visits.append(num_visits)
         if len(self._gaps) < PHASE:
             return
-        speed = math.log(self._gaps[0] / self._gaps[-1]) / max(sum(self._seconds[1:]), 1e-300)
-        self._gaps, self._seconds = [], []
+        speed = math.log(self._gaps[0] / self._gaps[-1]) / max(sum(self._visits[1:]), 1.0)
+        self._gaps, self._visits = [], []
         if self._speed == 0.0:
             self._speed, self.num_threads = max(speed, 1e-300), 1
             return
