@@ -40,7 +40,7 @@ def test_equal_seeds_give_bit_identical_models(loss, num_tasks):
 
 def test_two_threads_reach_the_same_gap(monkeypatch):
     """Threads are used where the data is large enough; here it is told to be. The certificate agrees with NumPy."""
-    monkeypatch.setattr(local, "MIN_VALUES_PER_THREAD", 100)
+    monkeypatch.setattr(local, "MOST_CACHED_VALUES", 200)
     X, y = problems.digits()
     model = make("hinge", n_threads=2, C=0.01).fit(X, y)
     gap = problems.recomputed_gaps(model, X, y).max()

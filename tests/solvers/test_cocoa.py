@@ -75,7 +75,7 @@ def kernel_threads():
 
 def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
     """Two threads visit every row once, and w = w(alpha) still holds."""
-    monkeypatch.setattr("chicle_elastic.solvers.linear.local.MIN_VALUES_PER_THREAD", 1)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.local.MOST_CACHED_VALUES", 2)
     tasks = tasks_of(LinearTrainer(C=0.01, num_threads=2, algorithm="cocoa"))
     try:
         for _ in range(30):

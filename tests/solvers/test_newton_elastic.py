@@ -31,7 +31,7 @@ def trainer_of(loss, *, is_wide=False, num_threads=1):
 @pytest.fixture
 def always_threads(monkeypatch):
     """Threads are used however few the rows are, and these stay where they are."""
-    monkeypatch.setattr(local, "MIN_VALUES_PER_THREAD", 1)
+    monkeypatch.setattr(local, "MOST_CACHED_VALUES", 2)
     monkeypatch.setattr(rows, "SMALL_VALUES", 0)
 
 

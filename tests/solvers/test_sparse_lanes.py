@@ -4,11 +4,11 @@ import numba
 import numpy as np
 import pytest
 
-from chicle_elastic.solvers.kernels.lanes import GATHERED
+from chicle_elastic.solvers.kernels.lanes import LANES
 from chicle_elastic.solvers.kernels.memory import REAL, address_of
 from chicle_elastic.solvers.kernels.tables import CsrKind, row_add, row_dot
 
-LENGTHS = [*range(3 * GATHERED + 2), 39, 784]
+LENGTHS = [*range(3 * LANES // 2 + 2), 39, 784]
 NUM_COLUMNS = 1000
 TYPES = [("int32", "float32"), ("int64", "float32"), ("int32", "float64"), ("int64", "float64")]
 

@@ -141,7 +141,7 @@ def test_a_run_that_ends_in_any_phase_says_the_truth(max_iterations, size):
 @pytest.mark.parametrize("size", ["large"], indirect=True)
 def test_newtons_method_goes_on_where_a_set_would_have_too_many_values(monkeypatch, size):
     """To the optimum, after passes of coordinate descent."""
-    monkeypatch.setattr(steps, "MOST_VALUES", 100)
+    monkeypatch.setattr(steps, "MOST_BLOCK_VALUES", 100)
     data, trainer = counts(), LinearTrainer(tol=TOL)
     outcome = data.run(trainer, 4)
     assert len(outcome.history) > DESCENTS
@@ -153,7 +153,7 @@ def test_newtons_method_goes_on_where_a_set_would_have_too_many_values(monkeypat
 @pytest.mark.parametrize("left_at", range(DESCENTS, DESCENTS + 3))
 def test_a_task_that_is_left_alone_with_too_many_undecided_rows_goes_on_as_an_only_task(monkeypatch, size, left_at):
     """With its race; it has no message for which its block would be small."""
-    monkeypatch.setattr(steps, "MOST_VALUES", 100)
+    monkeypatch.setattr(steps, "MOST_BLOCK_VALUES", 100)
     data, trainer = counts(classes=3, weighted=True), LinearTrainer(tol=1e-6)
     outcome = data.run(trainer, InProcess(num_tasks=4, changes=((left_at, 1),)), max_iterations=100)
     assert_optimal(data, trainer, outcome)

@@ -94,7 +94,7 @@ def test_rows_that_come_are_put_between_those_that_are_there():
 @pytest.mark.parametrize(("most", "is_wanted"), [(9, True), (8, False)])
 def test_a_set_with_too_many_values_is_left_to_newtons_method(most, is_wanted, monkeypatch):
     """Rows 0, 1 and 2 of 3 values each are undecided."""
-    monkeypatch.setattr(steps, "MOST_VALUES", most)
+    monkeypatch.setattr(steps, "MOST_BLOCK_VALUES", most)
     state = WorkingSetState(num_outputs=1, D=D, num_rows=6)
     state.phase, state.num_passes = WorkingSetPhase.SELECT, 8
     sums, parts = sums_of(state)

@@ -17,8 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-GATHERED = 8  # values per gather: as many float64 as the longest vectors hold
-LANES = 16  # values per operation; a machine with shorter vectors takes several instructions
+LANES = 16  # values per operation; a machine with shorter vectors takes several instructions. Half of them a gather
 FLAGS = ("reassoc", "contract", "arcp", "nsz")  # as jit.FASTMATH
 INDEX = ir.IntType(64)
 INT32 = ir.IntType(32)
@@ -231,7 +230,7 @@ def dot_gathered(context, builder, length, indices, x, vector):
         gathered = _gather(builder, pointers, context.get_value_type(kind), lanes)
         return builder.fmul(values, gathered, flags=FLAGS)
 
-    return total(context, builder, length, GATHERED, product, kind, unroll=1)
+    return total(context, builder, length, LANES // 2, product, kind, unroll=1)
 
 
 def add_scattered(context, builder, length, factor, indices, x, vector):
@@ -246,4 +245,4 @@ def add_scattered(context, builder, length, factor, indices, x, vector):
         changed = builder.fadd(_gather(builder, pointers, element, lanes), product, flags=FLAGS)
         _scatter(builder, changed, pointers, element, lanes)
 
-    for_all(builder, length, GATHERED, add)
+    for_all(builder, length, LANES // 2, add)

@@ -8,12 +8,14 @@ import math
 from functools import wraps
 from typing import NamedTuple
 
+import numpy as np
 from numba.extending import overload, register_jitable
 
 from chicle_elastic.solvers.kernels.jit import INLINE
 from chicle_elastic.solvers.kernels.memory import CODE, REAL, load
 
-LAST_CHANGE = 1e-4  # Change of a logit after which there is no other: what is left is of the order of its cube
+LAST_CHANGE = float(np.finfo(np.float64).eps) ** 0.25
+"""Change of a logit after which there is no other: 1e-4, and what is left is of the order of its cube."""
 
 
 class Hinge(NamedTuple):

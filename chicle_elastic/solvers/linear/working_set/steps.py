@@ -31,9 +31,6 @@ from chicle_elastic.solvers.linear.progress import Head
 from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
 PASSES_BETWEEN = 4  # passes of coordinate descent over which their pace is measured, after as many at first
-MOST_VALUES = MOST_BLOCK_VALUES
-"""Values of a working set at most: 64 MiB with their columns. Before any pass of coordinate descent, when all rows may
-be undecided, it is `FEW_VALUES`."""
 FINE_GAP = 1e-6
 """Relative gap below which no method that begins anew is better off. With 0 the hinge on counts, tol=1e-10, ends at
 1.5e-3 in place of 2e-10."""
@@ -105,7 +102,8 @@ def _choose(state: WorkingSetState, codes: Array) -> None:
     """Want the rows that are undecided, if they are not too many."""
     undecided = np.flatnonzero(codes)
     lengths = codes[undecided] - 1
-    most = MOST_VALUES if state.num_passes else FEW_VALUES
+    # Values of a working set at most: 64 MiB with their columns. At first all rows may be undecided.
+    most = MOST_BLOCK_VALUES if state.num_passes else FEW_VALUES
     if float(lengths.sum()) <= most - len(state.values) and (len(undecided) or len(state.rows)):
         has_stalled = not len(undecided) and state.gap > max(0.5 * state.gap_then, FINE_GAP)
         state.num_stalls, state.gap_then = state.num_stalls + 1 if has_stalled else 0, state.gap
