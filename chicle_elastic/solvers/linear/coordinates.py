@@ -79,26 +79,23 @@ class CoordinatePasses:
         self.tol = tol
         self._descends_only = descends_only
         self._local = local
-        self._descent: Descent | None = None
         self._must_visit_all = False
-        self._race: Race | None = None
-        self._newton: LocalNewton | KinkedNewton | None = None
         self._is_warm = False  # passes began with duals of before
         self._has_turned = False  # to the other method, which has to learn of it
-        self._is_stuck = self._is_kernel_stuck = False
+        self._is_kernel_stuck = False
         self._last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), tol
-        self._choice = ThreadChoice(local.num_threads)
-        self._growth = 1.0
+        self.change()
 
     def change(self) -> None:
         """Chunks have come or gone."""
         self._choice = ThreadChoice(self._local.num_threads)
         self._growth = 1.0
-        self._descent = None
+        self._descent: Descent | None = None
         self._end_newton()
 
     def _end_newton(self, *, is_stuck: bool = False) -> None:
-        self._newton = self._race = None
+        self._newton: LocalNewton | KinkedNewton | None = None
+        self._race: Race | None = None
         self._is_stuck = is_stuck
 
     def raise_bounds(self, ratio: float) -> None:
@@ -107,12 +104,10 @@ class CoordinatePasses:
         Newton steps over narrow rows go on from these duals. Coordinate descent of the hinge goes on faster from duals
         that have grown with their bounds, and w with them; several tasks would have to agree on that, and keep them.
         """
-        self.visit_all()
-        self._descent, self._has_turned = None, True
+        is_newton, self._has_turned = self.is_newton, True
         self._last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), self.tol
-        self._choice = ThreadChoice(self._local.num_threads)
-        is_newton = self.is_newton
-        self._end_newton()
+        self.visit_all()
+        self.change()
         if is_newton and self._is_narrow:
             self._race = Race(self._first_turn, Method.NEWTON)
         elif self._local.loss is Loss.HINGE:

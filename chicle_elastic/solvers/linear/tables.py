@@ -140,9 +140,19 @@ class LocalTables:
         """Look at rows whose value here is not finite, shape (num_rows,); a DataError names one that has a NaN or an
         infinity.
         """
-        if not np.isfinite(values).all():
-            for chunk_id, block, part in zip(self.ids, self.keep_alive, self.by_chunk(values), strict=True):
-                require_finite(chunk_id, block, part)
+        if np.isfinite(values).all():
+            return
+        for chunk_id, block, part in zip(self.ids, self.keep_alive, self.by_chunk(values), strict=True):
+            for row in np.flatnonzero(~np.isfinite(part)).tolist():
+                if isinstance(block.rows, CsrRows):
+                    features = block.rows.values[slice(*block.rows.indptr[row : row + 2])]
+                else:
+                    features = as_floats(block.rows[row])
+                if not np.isfinite(features).all():  # else the value is beyond its dtype, which is no crime
+                    raise DataError(
+                        f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is "
+                        "NaN or infinite; leave the sample out or fill the value in"
+                    )
 
     def even_cuts(self, most: int) -> list[int]:
         """Cut the chunks into at most so many parts of about as many rows: where each begins, and the last one ends."""
@@ -173,17 +183,3 @@ def num_values(block: RowBlock) -> int:
     """Stored feature values of a block."""
     rows = block.rows
     return int(rows.size) if isinstance(rows, np.ndarray) else rows.num_nonzeros
-
-
-def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
-    """Raise a DataError with chunk and row if a row whose value is not finite has a feature that is not."""
-    for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        if isinstance(block.rows, CsrRows):
-            values = block.rows.values[block.rows.indptr[row] : block.rows.indptr[row + 1]]
-        else:
-            values = as_floats(block.rows[row])
-        if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
-            raise DataError(
-                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
-                "infinite; leave the sample out or fill the value in"
-            )
