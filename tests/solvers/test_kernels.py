@@ -245,7 +245,7 @@ def test_newton_steps_end_at_the_optimum(kind, loss, outputs, most_steps):
     for _ in range(50 // most_steps):
         kinked.newton_steps(
             case.rows, case.samples.lengths, INTERCEPT, signs.T.copy(), upper[:, 0].copy(), 0.5 * loss.most_slope, 1e-9,
-            most_steps, np.zeros(1, np.uint8), *room, points, vectors, duals, stats,
+            0.3, most_steps, np.zeros(1, np.uint8), *room, points, vectors, duals, stats,
         )  # fmt: skip
     duals = duals.T
     assert (duals >= 0).all()
@@ -267,8 +267,8 @@ def test_newton_steps_stop_between_steps():
     room = np.empty((6, 6)), np.empty((kinked.NUM_VECTORS, 6)), np.empty((2, 20))
     upper, duals = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers]), np.zeros((3, 20))
     kinked.newton_steps(
-        case.rows, case.samples.lengths, INTERCEPT, np.ones((3, 20)), upper, np.inf, 1e-9, 50, np.ones(1, np.uint8),
-        *room, np.zeros_like(vectors), vectors, duals, stats,
+        case.rows, case.samples.lengths, INTERCEPT, np.ones((3, 20)), upper, np.inf, 1e-9, 0.3, 50,
+        np.ones(1, np.uint8), *room, np.zeros_like(vectors), vectors, duals, stats,
     )  # fmt: skip
     assert not stats[:, kinked.STEPS].any()
     np.testing.assert_allclose(duals, np.tile(2.0 * upper, (3, 1)), rtol=1e-12)

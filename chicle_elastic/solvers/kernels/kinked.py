@@ -20,8 +20,6 @@ GAP, PRIMAL, DUAL, LEFT, STEPS, FAULTS, NUM_STATS = range(7)
 its point, steps so far, and those of them that found no direction."""
 ROW, GRADIENT, DIRECTION, NUM_VECTORS = range(4)
 """Places in the vectors of the scratch."""
-LEFT_OF_SLOPE, MOST_TRIALS = 0.3, 12
-"""Share of the slope at its beginning that a search along a direction may leave, and the points it looks at."""
 
 
 @kernel
@@ -33,6 +31,7 @@ def newton_steps(
     upper,
     most,
     goal,
+    most_left,
     most_steps,
     stop,
     matrix,  # OUT
@@ -53,7 +52,8 @@ def newton_steps(
         upper: C_i, shape (num_rows,), float64.
         most: Largest s_i.
         goal: Relative gap that ends the steps of an output.
-        most_steps: Steps of an output at most.
+        most_left: Share of the slope at its beginning that a search along a direction may leave.
+        most_steps: Steps of an output at most, and points that a search looks at.
         stop: uint8 of shape (1,); looked at between steps.
         matrix: Room for second derivatives, shape (D, D), float64.
         scratch: Room for vectors, shape (`NUM_VECTORS`, D), float64.
@@ -125,7 +125,7 @@ def newton_steps(
                 own[FAULTS] += 1.0
                 break
             _products(rows, lengths, sign, intercept, direction, changes)
-            _go_along(upper, most, direction, gradient, changes, point, margins)
+            _go_along(upper, most, most_left, most_steps, direction, gradient, changes, point, margins)
 
 
 @register_jitable(**LEAN)
@@ -171,16 +171,16 @@ def _solve(matrix, gradient, direction):
 
 
 @register_jitable(**LEAN)
-def _go_along(upper, most, direction, gradient, changes, point, margins):
+def _go_along(upper, most, most_left, most_trials, direction, gradient, changes, point, margins):
     """Move point and margins to where the slope of the objective along the direction has nearly vanished."""
     at_start, at_rest, squared = _dot(gradient, direction), _dot(point, direction), _dot(direction, direction)
     low, at_low, high, at_high, t = 0.0, at_start, math.inf, math.inf, 1.0
-    for _ in range(MOST_TRIALS):
+    for _ in range(most_trials):
         slope = at_rest + t * squared
         for i in range(len(margins)):
             share = min(max(1.0 - margins[i] - t * changes[i], 0.0), most)
             slope -= 2.0 * upper[i] * share * changes[i]
-        if abs(slope) <= LEFT_OF_SLOPE * abs(at_start):
+        if abs(slope) <= most_left * abs(at_start):
             break
         if slope < 0.0:
             low, at_low = t, slope

@@ -15,7 +15,6 @@ from chicle_elastic.solvers.linear.products import CACHED_VALUES
 BLOCKS_PER_LOOK = 16
 """Blocks between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
 AHEAD_BYTES = 4096
-MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
 
 
@@ -43,7 +42,7 @@ class Descent:
         self._orders, self._counts = np.empty((0, 0), np.int32), np.empty((0, kernels.NUM_COUNTS), np.int64)
         self._is_in_files = any(lie_in_file(block.rows) for block in tables.keep_alive)
         row_bytes = 4 * max(1, tables.num_values // tables.num_rows)
-        ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
+        ahead = min(max(AHEAD_BYTES // row_bytes, 4), kernels.BUCKET_ROWS)
         if tables.num_values <= CACHED_VALUES:  # nothing has to be asked for ahead
             ahead = kernels.BLOCK_ROWS
         buckets = tables.bucket_chunk, tables.bucket_row, tables.bucket_rows

@@ -11,7 +11,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels import kinked as kernels
 from chicle_elastic.solvers.linear.agreement import dots
-from chicle_elastic.solvers.linear.certified import MOST_INNER
+from chicle_elastic.solvers.linear.certified import MOST_INNER, MOST_LEFT
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, ROW_VALUES
@@ -101,6 +101,7 @@ class KinkedNewton:
             local.upper,
             0.5 * local.loss.most_slope,
             goal,
+            MOST_LEFT,
             STEPS_PER_ITERATION,
             budget.stop.memory,
             *self._room,

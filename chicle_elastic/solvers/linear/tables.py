@@ -17,7 +17,7 @@ from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
-from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
+from chicle_elastic.solvers.local_chunk import MOST_CACHED_VALUES, LocalChunk, RowBlock
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.kernels.descent import SampleTable
@@ -89,12 +89,10 @@ class LocalTables:
 
     @cached_property
     def bucket_rows(self) -> int:
-        """Rows of a bucket, see `kernels.descent.choose_bucket_rows`."""
+        """Rows of a bucket: 1 where all stay in the cache: jumps cost nothing there, and neighbours are often alike."""
         from chicle_elastic.solvers.kernels import descent
 
-        rows = self.keep_alive[0].rows
-        value_bytes = 8 if isinstance(rows, CsrRows) else rows.itemsize
-        return descent.choose_bucket_rows(value_bytes * self.num_values / self.num_rows, self.num_values)
+        return 1 if self.num_values <= MOST_CACHED_VALUES else descent.BUCKET_ROWS
 
     @cached_property
     def bucket_chunk(self) -> Array:
