@@ -14,8 +14,15 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.lanes import is_half, load_lanes, pointer_to
 
 CACHE_LINE = 64
-CODE, COUNT, FLAG, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
-SHORT, REAL = np.float32(0), np.float64(0)  # numbers of these dtypes, for `load` and the like
+# Numbers of these dtypes, for `load` and the like
+CODE, COUNT, FLAG, NUMBER, PLACE, REAL = (
+    np.int32(0),
+    np.int64(0),
+    np.uint8(0),
+    np.uint32(0),
+    np.uint64(0),
+    np.float64(0),
+)
 
 
 def addresses(arrays: list[Array]) -> Array:

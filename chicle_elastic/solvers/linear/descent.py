@@ -151,11 +151,13 @@ class Descent:
         return stats
 
     def _learn(self, sums: Array, w: Array) -> None:
-        local = self._local
-        self.gaps = sums[:, kernels.GAP]
+        """Learn from the statistics of passes that ended at w; P follows from them where w is that of the duals."""
+        local, self.gaps = self._local, sums[:, kernels.GAP]
         self.visits += float(sums[:, kernels.VISITS].sum())
         local.dual_sums = local.dual_sums + sums[:, kernels.CHANGE]
-        self.relative_gaps = relative_gaps(w, self.gaps, local.dual_sums)
+        primal = local.dual_sums - 0.5 * np.einsum("kd,kd->k", w, w) + self.gaps
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond all numbers, where the objective is next to nothing
+            self.relative_gaps = np.where(np.isinf(self.gaps), np.inf, self.gaps / np.maximum(primal, TINY))
 
     def _begin_orders(self, *, is_apart: bool) -> None:
         """Make one order, or one for each output, unless the last passes had the same."""
@@ -177,10 +179,3 @@ class Descent:
             *(*self._where, self._orders, self._counts, self._bounds),
             *(self._local.dual_sums, budget.stop.memory, self._scratches[number]),
         )
-
-
-def relative_gaps(w: Array, gaps: Array, dual_sums: Array) -> Array:
-    """Divide estimated gaps by P, which follows from them where w is that of the duals; shape (outputs,)."""
-    primal = dual_sums - 0.5 * np.einsum("kd,kd->k", w, w) + gaps
-    with np.errstate(over="ignore", invalid="ignore"):  # beyond all numbers, where the objective is next to nothing
-        return np.where(np.isinf(gaps), np.inf, gaps / np.maximum(primal, TINY))

@@ -226,14 +226,16 @@ class NewtonRows:
         elif self._are_entries_cheaper(size):
             from chicle_elastic.solvers.kernels import products, tables
 
-            piece = self._pieces[0]
-            table = tables.csr_table([CsrRows(piece.indptr, piece.indices, piece.data, self._width)])
-            rows = self._where[0] if self._kernels is not None else table, np.diff(self._starts), self._starts
+            if self._kernels is not None:
+                table = self._where[0]
+            else:
+                piece = self._pieces[0]
+                table = tables.csr_table([CsrRows(piece.indptr, piece.indices, piece.data, self._width)])
             # The kernel expects the place of an intercept column in any case.
             places = column_places(columns, self.num_columns)
             places = places if self._has_column else np.append(places, -1)
-            room = np.empty(size, np.uint64), np.empty(size)
-            products.sparse_products(*rows, self._intercept, weights, places, *room, out)
+            where = table, np.diff(self._starts), self._starts, self._intercept
+            products.sparse_products(*where, weights, places, np.empty(size, np.uint64), np.empty(size), out)
         else:
             parts = _made_dense(self._pieces, weights, features)
             add_dense_products(parts, weights[weights != 0], ALL, intercept, out)

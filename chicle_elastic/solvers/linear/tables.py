@@ -128,12 +128,6 @@ class LocalTables:
                 total += dual_values(loss, duals, upper).sum(axis=0)
         return total
 
-    def require_finite_norms(self) -> None:
-        """Look at the norms that passes have found so far; a DataError names one that has a NaN or an infinity."""
-        # NaN wins in a maximum; and nothing is as long as the norms, as `isfinite(norms)` would be.
-        if not all(np.isfinite(note.norms.max()) for note in self.notes):
-            self.require_finite(np.concatenate([note.norms for note in self.notes]))
-
     def require_finite(self, values: Array) -> None:
         """Look at rows whose value here is not finite, shape (num_rows,); a DataError names one that has a NaN or an
         infinity.
