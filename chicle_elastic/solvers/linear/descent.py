@@ -95,7 +95,8 @@ class Descent:
             processed = np.zeros(len(tables.ids), dtype=np.int64)
             while self._counts[0, kernels.CURSOR] < num_buckets and not budget.is_spent():
                 how = np.zeros(1, np.bool_), num_buckets, max_blocks, scale, 0.0, 0
-                kernels.descend(*self._arguments(budget, number), *how, vectors[number], processed, stats[number])
+                where = vectors[number], processed, stats[number]
+                kernels.descend(*self._arguments(budget, number, *how, *where))
             return processed
 
         processed = np.sum(local.run_parts(run, range(num_threads), budget.stop), axis=0)
@@ -139,7 +140,7 @@ class Descent:
         if are_done.all():
             are_done[:] = False
         how = are_done, 0, 0, 1.0, goal, most_visits
-        kernels.descend(*self._arguments(budget), *how, found, np.zeros(0, np.int64), stats)
+        kernels.descend(*self._arguments(budget, 0, *how, found, np.zeros(0, np.int64), stats))
         local.check_rows(tables.num_rows)
         self._learn(stats, found)
         return found
@@ -173,9 +174,7 @@ class Descent:
         self._counts[:, : kernels.RANDOM] = 0, size
         self._counts[:, kernels.RANDOM] = self._rng.integers(1, np.iinfo(np.int64).max, size=number)
 
-    def _arguments(self, budget: Budget, number: int = 0) -> tuple[Any, ...]:
-        """Return those of `kernels.descend` that each call in the thread of this number has."""
-        return (
-            *(*self._where, self._orders, self._counts, self._bounds),
-            *(self._local.dual_sums, budget.stop.memory, self._scratches[number]),
-        )
+    def _arguments(self, budget: Budget, number: int, *others: Any) -> tuple[Any, ...]:
+        """Return those of `kernels.descend`: what each call in the thread of this number has, and the others."""
+        state = self._orders, self._counts, self._bounds, self._local.dual_sums
+        return *self._where, *state, budget.stop.memory, self._scratches[number], *others
