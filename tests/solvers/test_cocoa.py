@@ -89,7 +89,7 @@ def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
 
 def test_a_certificate_makes_the_next_pass_look_at_every_row(monkeypatch):
     """Shrinking guesses; without this a row left out wrongly could keep the certified gap above tol for ever."""
-    monkeypatch.setattr("chicle_elastic.solvers.kernels.descent.MOST_CACHED_VALUES", 0)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.tables.MOST_CACHED_VALUES", 0)
     tasks = tasks_of(LinearTrainer(C=0.01, tol=0.0, algorithm="cocoa"))
     for _ in range(5):
         tasks.iterate()

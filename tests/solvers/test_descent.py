@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.solvers.kernels import descent
+from chicle_elastic.solvers.linear import tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, problem
 
@@ -38,7 +38,7 @@ def test_small_data_comes_to_what_large_data_comes_to(loss, C, intercept, monkey
     data = problem(rows=200, features=6)
     trainer = LinearTrainer(loss=loss, C=C, tol=1e-8, intercept_scaling=intercept)
     small = data.run(trainer, 1)
-    monkeypatch.setattr(descent, "MOST_CACHED_VALUES", 0)
+    monkeypatch.setattr(tables, "MOST_CACHED_VALUES", 0)
     large = data.run(trainer, 1)
     found = [outcome.history[-1].figures["objective"] for outcome in (small, large)]
     assert found[0] == pytest.approx(found[1], rel=2e-8)
