@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.solvers.linear import agreement
+from chicle_elastic.solvers.linear.certified import AGAIN
 from chicle_elastic.solvers.linear.losses import margin_loss
 from chicle_elastic.solvers.linear.newton import conjugate, steps
 from chicle_elastic.solvers.linear.newton.directions import (
@@ -16,11 +17,7 @@ from chicle_elastic.solvers.linear.newton.directions import (
     heaviest_columns,
     to_least,
 )
-from chicle_elastic.solvers.linear.newton.state import (
-    FIRST_SHARE,
-    NewtonState,
-    Problem,
-)
+from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import pack, packed_diagonal, unpack
 
@@ -111,7 +108,7 @@ def test_where_columns_hang_together_a_step_leads_to_the_least_weights():
         (1.0, 1e-3, conjugate.MOST_LEFT**2),  # an exact step would not do
         (0.04, 1e-6, 0.04),
         (1e-6, 1e-13, conjugate.LEAST_ETA**2),
-        (1e-2, 1e-3 / FIRST_SHARE, conjugate.MOST_LEFT * 0.1),  # the last one, if it leaves that much
+        (1e-2, 1e-3 / AGAIN, conjugate.MOST_LEFT * 0.1),  # the last one, if it leaves that much
         (1e-3, 0.9e-3, conjugate.MOST_LEFT**2),
     ],
 )

@@ -10,10 +10,12 @@ it along, and go on with its mean.
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import EPSILON
 
 SAME = 1e-13  # relative difference that is none, of an objective
-SAME_WEIGHT = 1e-14  # of a weight, as means of all tasks' steps have; targets without noise need all these digits
 LANES = 64  # Partial sums, each over every so many-th value: enough for any vector unit to be busy
+SAME_WEIGHT = LANES * EPSILON
+"""The same of a weight, as means of all tasks' steps have; targets without noise need all these digits."""
 
 
 def dot(a: Array, b: Array) -> float:

@@ -14,18 +14,18 @@ from chicle_elastic.solvers.base import Action, Report, Summed, Trainer, Verdict
 from chicle_elastic.solvers.linear.objectives import ROUNDING as ROUNDING
 from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
-LEAST_FALL, WORTH = 0.5, 0.1
-"""What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
+LEAST_FALL = 0.5  # what is progress from one certificate to the next, of the gap
 PATIENCE = 3  # times in a row that bring nothing before rounding, or a slow pace, is taken for all there is
 MOST_REPEATS = 1000  # of a loop that ends by itself but for rounding
 MOST_INNER = 100  # products of a run of conjugate gradients at most, and sweeps between two exact steps
 MOST_LEFT = 0.3
 """Share that may be left: by a run of conjugate gradients, of the gradient, or of its goal if the run may be the last
 one; by a search, of the slope at its beginning; by an exact step, of the square of the gap."""
-LEAST_SHARE = 0.05  # share of tol that is aimed at, at least
+LEAST_SHARE = 0.05  # share of tol that is aimed at, at least; a fall of the objective by less is no progress
 AGAIN = 0.8
-"""Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
-passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
+"""Share of `tol` that Newton steps aim at first, and coordinate descent of one task after a certificate that was not
+good enough: another one costs as much as two passes over all rows, and estimates scatter. Several tasks also wait for
+each other in each iteration that it costs."""
 HOW = "tol", "num_threads", "algorithm"  # Parameters of trainers that do not change what is minimised
 STUCK = "no step lowers the objective any further, for rounding"  # Why a job ends that would only repeat itself
 
@@ -225,4 +225,4 @@ def correction(found: float, estimate: float) -> float:
 
 def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:
     """Say whether a gap is smaller, or P lower, by enough to go on in the same way; NaN is not."""
-    return gap < LEAST_FALL * old_gap or old_primal - primal > WORTH * tol * abs(old_primal)
+    return gap < LEAST_FALL * old_gap or old_primal - primal > LEAST_SHARE * tol * abs(old_primal)

@@ -3,6 +3,7 @@
 Packed means the lower triangle by rows, shape (h (h + 1) / 2,) for h columns.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 
@@ -15,10 +16,11 @@ from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 
-CACHED_VALUES = 1 << 17  # values of a block, as float64, that stay in the cache until they are multiplied
+CACHED_VALUES = 16 * ROWS_IN_CACHE  # of a block, as float64, that stay in the cache until they are multiplied
 MOST_EXACT = 256  # unknowns up to which equations are solved exactly whatever they are good for
-LEAST_ROWS = 1 << 8
-"""Rows of a block: a product of fewer takes longer per row, and one of more leaves the cache."""
+LEAST_ROWS = math.isqrt(CACHED_VALUES)
+"""Rows of a block, which has no more columns then: a product of fewer rows takes longer per row, one of more leaves the
+cache."""
 FEW_COLUMNS = 96
 """Columns up to which their products take little longer than reading the rows, and NumPy's BLAS is faster than scipy's,
 which adds to a sum without another array."""

@@ -9,6 +9,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalPart
+from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
@@ -53,7 +54,7 @@ class LinearSolver(NewtonSolver):
         return self._coordinates.run(model, budget)
 
     def run_pass(self, state: NewtonState | WorkingSetState, model: Array, sums: Array, budget: Budget) -> None:
-        """See `NewtonParts` and `working_set.passes`."""
+        """See `NewtonSolver` and `working_set.passes`."""
         if isinstance(state, NewtonState):
             super().run_pass(state, model, sums, budget)
             return
@@ -90,10 +91,23 @@ class LinearSolver(NewtonSolver):
             return self._evaluate(model, has_losses=True)
         state, known = NewtonState.look(progress), self._rebuilt
         if known is None:
-            self.newton(state).settle(state, model.reshape(-1, state.D))
+            self._settle(state, model.reshape(-1, state.D))
         update = self._evaluate(model, has_losses=known is not None or not state.has_newton_duals, known=known)
         self._rebuilt = update.delta.copy()
         return update
+
+    def _settle(self, state: NewtonState, w: Array) -> None:
+        """Write the duals that are certified together with the model, w of shape (num_outputs, D)."""
+
+        def write(part: tuple[LocalPart, NewtonPasses]) -> None:
+            local, passes = part
+            for k, output in enumerate(state.outputs):
+                if not output.keeps_duals:
+                    slopes = passes.duals(output, k, w[k], local.duals(k))[1]
+                    local.write_duals(k, local.upper * local.signs[k] * slopes)
+
+        self.local.run_parts(write, self.parts(state))
+        self.local.forget("dual_sums")
 
     def _evaluate(self, model: Array, *, has_losses: bool, known: Array | None = None) -> Update:
         """Evaluate; `known` is the w of the duals, if these are as they were."""

@@ -40,8 +40,6 @@ from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set import steps as rounds
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
 
-FAR_BELOW = 0.1
-"""Share of the goal below which nothing is waited for after the last certificate: an iteration may take long."""
 GIVEN_UP = np.array([-1.0])
 """Progress after an iteration without an estimate of the gap: the only task, or the one that solves for a working set,
 has come to the end of what Newton steps of its own can do, whose w is always that of duals. On features of 1e8 rounding
@@ -255,7 +253,7 @@ class LinearTrainer(CertifiedTrainer):
         goal = AGAIN * self.tol if is_alone and not is_first else self.tol
         figures = report.last_figures
         expected = gap * correction(figures.get("duality_gap", 0.0), figures.get("duality_gap_estimate", 0.0))
-        is_near = expected <= goal and (expected <= FAR_BELOW * goal or since >= max(1, report.last_certificate // 50))
+        is_near = expected <= goal and since >= max(1, report.last_certificate // 50)
         is_long_ago = since >= max(16, report.last_certificate)
         is_last = report.iteration >= report.max_iterations
         if is_last or (report.is_complete and (is_near or is_long_ago)):

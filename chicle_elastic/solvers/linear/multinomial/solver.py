@@ -11,7 +11,7 @@ from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabi
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
 from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
-from chicle_elastic.solvers.linear.newton.state import FIRST_SHARE, Block, Evaluation, NewtonPhase, NewtonState, Sum
+from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState, Sum
 from chicle_elastic.solvers.linear.products import ALL
 from chicle_elastic.solvers.linear.progress import HEAD
 
@@ -67,7 +67,7 @@ class MultinomialSolver(NewtonSolver):
         self._known = None  # whose memory the new ones take
         p = np.zeros((K, local.rows.num_rows), np.float32 if state.is_rough else np.float64)
         there = W + problem.by_class(output.direction)
-        is_smooth = not output.damping and output.reach == 1.0 and state.share == FIRST_SHARE
+        is_smooth = not output.damping and output.reach == 1.0 and not state.num_refused
         is_rough = state.is_rough and problem.tol >= LEAST_ROUGH_TOL and is_smooth
         beside = found.beside.reshape(K, K)
         loss, found.scalars[Sum.DUALS], gradient = self._sums(there, p=p, beside=beside, is_rough=is_rough)

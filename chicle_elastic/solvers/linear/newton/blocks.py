@@ -15,12 +15,13 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import ticks_of
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.state import Block
+from chicle_elastic.solvers.linear.objectives import EPSILON
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS, pack, packed_diagonal
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
-LEAST_LEFT = {Block.ROUGH: 1e-3, Block.EXACT: 1e-6}
-"""Share of what a diagonal value was since it was found anew; below, what is left may be the rounding of what was taken
-away, as after a single row of huge values."""
+LEAST_LEFT = {Block.ROUGH: math.sqrt(np.finfo(np.float32).eps), Block.EXACT: math.sqrt(EPSILON)}
+"""Share of what a diagonal value was since it was found anew: half of its digits. Below, what is left may be the
+rounding of what was taken away, as after a single row of huge values."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ from chicle_elastic.solvers.linear.certified import MOST_INNER, MOST_LEFT, TINY
 from chicle_elastic.solvers.linear.methods import FEW_VALUES, MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.gap import narrow_along
 from chicle_elastic.solvers.linear.newton.state import (
-    FIRST_SHARE,
     KEPT_PRODUCTS,
     Block,
     NewtonPhase,
@@ -32,7 +31,7 @@ from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, MU
 ETA = 0.1
 """Share of the gradient that conjugate gradients leave at most where they never have a block; with corners it is one of
 what these add to the gap and the step foretells. On six wide data sets 0.3 and 0.03 take 6 to 9 % more passes."""
-LEAST_ETA = 1e-2  # share of the gradient that conjugate gradients leave of a smooth loss at least
+LEAST_ETA = ETA * ETA  # share of the gradient that conjugate gradients leave of a smooth loss at least
 
 
 def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
@@ -96,7 +95,7 @@ def multiplied(
     output.residual = output.residual - step * product
     output.num_products += 1
     if loss.is_parabola:
-        if state.share < 0.5 * FIRST_SHARE:  # two certificates were refused, and w has no room for its digits
+        if state.num_refused > 1:  # w has no room for its digits
             output.shift = output.shift + step * p
         else:
             w = w + step * p

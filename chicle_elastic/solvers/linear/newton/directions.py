@@ -26,9 +26,9 @@ from chicle_elastic.solvers.linear.products import (
 from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.race import MULTIPLICATION
 
-JITTERS = (1e-12, 1e-9, 1e-6, 1e-4)
+JITTERS = EPSILON**0.75, EPSILON**0.6, EPSILON**0.4, EPSILON**0.25
 """Added to a diagonal of ones, one after the other, where rounding has made a matrix indefinite, of float64 or of
-float32."""
+float32, which has half of the digits."""
 
 
 def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:

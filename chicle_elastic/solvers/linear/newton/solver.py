@@ -1,20 +1,30 @@
-"""A solver whose iteration is one pass over the rows of its chunks, and of little data on one task several."""
+"""A solver whose iteration is one pass over the rows of its chunks, and of little data on one task several.
+
+Threads have a run of chunks each, as a task has a part of all rows. Their sums are added up in the order of the chunks,
+so that the result does not depend on which thread ends first.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.newton.parts import NewtonParts
-from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.l1.problem import L1Problem, accuracy
+from chicle_elastic.solvers.linear.local import LocalData, LocalPart
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from chicle_elastic.solvers.linear.newton.few_rows import solved
+from chicle_elastic.solvers.linear.newton.passes import NewtonPasses, certificate_sums
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.progress import Head
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.local_chunk import LocalChunk, count_all
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.linear.l1.columns import Columns
 
 
 class NewtonSolver(Solver):
@@ -26,13 +36,15 @@ class NewtonSolver(Solver):
         bounds = Bounds(float(trainer.C), trainer.class_weights, trainer.code_classes)
         own = {"bounds": bounds, "intercept": float(trainer.intercept_scaling), **local}
         self.local = LocalData(self.chunks, **own)
-        self._newton: NewtonParts | None = None
+        self._parts: list[tuple[LocalPart, NewtonPasses]] = []
+        self._row_step = 0  # that the parts have
+        self._columns: Columns | None = None
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
         super().attach(added, removed)
         self.local.change([chunk.id for chunk in added], removed)
-        self._newton = None
+        self._parts, self._columns = [], None
         self.forget()
 
     def forget(self) -> None:
@@ -42,20 +54,41 @@ class NewtonSolver(Solver):
         """Go on with a larger C, inside an iteration: with what is known of second derivatives."""
         ratio = C / self.local.bounds.C
         self.local.raise_bounds(replace(self.local.bounds, C=C))
-        if self._newton is not None:
-            self._newton.raise_bounds(ratio)
+        for part, passes in self._parts:
+            passes.raise_bounds(part.upper, ratio)
 
-    def newton(self, state: NewtonState) -> NewtonParts:
-        """Return what makes passes over the present chunks."""
-        if self._newton is None or self._newton.row_step != state.row_step:
-            is_of_classes, problem = self.trainer.is_of_classes, self.trainer.problem
-            self._newton = NewtonParts(problem, state, self.local, is_of_classes=is_of_classes)
-        return self._newton
+    def parts(self, state: NewtonState) -> list[tuple[LocalPart, NewtonPasses]]:
+        """Return what makes passes over the present chunks.
 
-    @np.errstate(over="ignore", invalid="ignore")  # of steps that lead far beyond; they are not taken
-    def run_pass(self, state: Any, model: Array, sums: Array, budget: Budget) -> None:
-        """Add up what the state asks for, over the local rows; `sums` is OUT, and zero but for its head."""
-        self.newton(state).run(state, model.reshape(-1, state.D), budget, sums)
+        There is one part where chunks have no duals. Else there are no more than leave all of their blocks of second
+        derivatives as small as the rows, or small at all: with many outputs or columns, each part would need the memory
+        of another task.
+        """
+        if not self._parts or self._row_step != state.row_step:
+            local, K, h = self.local, len(state.outputs), min(state.block_columns, state.D)
+            room = max(local.tables.num_values, MOST_BLOCK_VALUES)
+            most = max(1, 2 * room // max(K * h * (h + 1), 1)) if self.trainer.problem.has_duals else 1
+            self._parts = [(part, self._passes(part, K, state.row_step)) for part in local.parts(most)]
+            self._row_step, self._columns = state.row_step, None
+        return self._parts
+
+    def _passes(self, part: LocalPart, num_outputs: int, row_step: int) -> NewtonPasses:
+        problem = self.trainer.problem
+        is_centred = problem.takes_steps and problem.loss.is_parabola and not part.rows.is_sparse
+        dense = [np.asarray(block.rows) for block in part.tables.keep_alive] if is_centred else []
+        rows = part.rows, part.upper, self._targets(part, num_outputs), part.intercept
+        return NewtonPasses(problem, *rows, lambda: part.row_ids, row_step, dense)
+
+    def _targets(self, part: LocalPart, num_outputs: int) -> Array:
+        """Return real targets, or +1 and -1 for the class of each output and the others, shape (outputs, num_rows); a
+        DataError where the loss does not have such targets.
+        """
+        problem = self.trainer.problem
+        if self.trainer.is_of_classes:
+            return part.signs if problem.has_duals else part.signs_of(num_outputs)
+        counts, targets = part.upper > 0, part.targets.astype(np.float64)
+        problem.loss.require(targets[counts])
+        return np.where(counts, targets, 0.0)[np.newaxis]
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """Make a pass over the local rows, or several of little data on one task; a DataError names one that has a NaN
@@ -100,6 +133,100 @@ class NewtonSolver(Solver):
         sums[Head.ROWS] = samples = 0 if is_partial else count_all(self.chunks)
         return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
 
+    @np.errstate(over="ignore", invalid="ignore")  # of steps that lead far beyond; they are not taken
+    def run_pass(self, state: Any, model: Array, sums: Array, budget: Budget) -> None:
+        """Add up what the state asks for, over the local rows, to `sums` (OUT, zero but for its head), whose first one
+        says that it ended early; a DataError names a row that has a NaN or an infinity.
+        """
+        local, w, parts = self.local, model.reshape(-1, state.D), self.parts(state)
+        if state.is_looking:
+            self._look(state, sums)
+            return
+        if self.trainer.problem.has_duals:  # else there was a look
+            local.check_all_rows([part for part, _ in parts])
+            local.forget("dual_sums")  # those of a loss with corners are written
+        pairs = [(*part, np.zeros_like(sums) if k else sums) for k, part in enumerate(parts)]
+        local.run_parts(
+            lambda part: self._run_part(state, w, budget, *part, is_first=part[2] is sums), pairs, budget.stop
+        )
+        for *_, more in pairs[1:]:
+            sums += more
+
+    def _run_part(
+        self,
+        state: NewtonState,
+        w: Array,
+        budget: Budget,
+        local: LocalPart,
+        passes: NewtonPasses,
+        sums: Array,  # OUT
+        *,
+        is_first: bool,
+    ) -> None:
+        """Add up the sums of one thread, output by output; the first part adds what is added once per task."""
+        problem = self.trainer.problem
+        for k, (output, part) in enumerate(zip(state.outputs, state.parts(sums, problem), strict=True)):
+            if not len(part):
+                continue
+            if budget.is_spent():
+                sums[Head.INTERRUPTED] = 1.0
+                break
+            if output.phase is NewtonPhase.COLUMNS:
+                part[:] = self._from_columns(state, output, k, w[k], budget)
+                continue
+            if output.phase is NewtonPhase.SOLVE:
+                part[:] = solved(state, output, problem, w[k], local.intercept, budget)
+                continue
+            alpha = local.duals(k) if problem.has_duals and passes.needs_duals(output) else None
+            passes.run(state, k, w[k], part, alpha, is_first=is_first)
+            if alpha is not None and problem.loss.has_corners:
+                local.write_duals(k, alpha)
+
+    def _look(self, state: NewtonState, sums: Array) -> None:
+        """Add up how large targets are, and what else the problem asks for first."""
+        [(local, passes)], problem, K = self._parts, self.trainer.problem, len(state.outputs)
+        upper, of_columns, squares = local.upper, local.rows.weighted_sum(local.upper), np.zeros(state.D)
+        # Values near the largest number may add up to infinity; rows of weight 0 may not have been read.
+        if not np.isfinite(of_columns).all() or not upper.all():
+            local.require_finite()
+        if problem.takes_steps and not (state.is_exact and problem.loss.is_parabola):
+            squares = local.rows.squares_sum(upper)
+        for output, part, y in zip(state.outputs, state.parts(sums, problem), self._targets(local, K), strict=True):
+            part[:4] = [upper @ values for values in (np.ones_like(y), np.abs(y), y, y * y)]
+            if problem.takes_steps:
+                sides = [upper @ (y > 0), upper @ (y < 0)]
+                part[4:] = np.concatenate([sides, of_columns, squares, output.shift, [1.0]])
+            elif state.few_rows:
+                part[4:] = passes.lengths(state.few_rows)
+
+    def _from_columns(self, state: NewtonState, output: OutputState, k: int, w: Array, budget: Budget) -> Array:
+        """Find the direction of the task that has all rows, shape (D,)."""
+        from chicle_elastic.solvers.linear.l1.columns import Columns
+
+        [(local, passes)], problem = self._parts, self.trainer.problem
+        assert isinstance(problem, L1Problem)
+        if self._columns is None:
+            penalty, is_free = problem.penalty_of(state), problem.has_free_intercept
+            self._columns = Columns(local.tables, local.intercept, penalty, has_free_intercept=is_free)
+        chosen, curvatures = problem.chosen(state, output, w, output.residual), passes.curvatures(output, k, w)
+        num_weights, num_held = int(np.count_nonzero(w)), int(np.count_nonzero(w[chosen]))
+        direction, is_given_up = self._columns.direction(
+            local.upper * passes.duals(replace(output, plus=1.0, minus=1.0), k, w)[1],
+            curvatures,
+            output.residual,
+            w,
+            damping=problem.damped(output),
+            accuracy=accuracy(output),
+            limit=self._columns.work_of_products(chosen, num_weights) if num_held == num_weights else np.inf,
+            budget=budget,
+        )
+        if is_given_up:
+            output = replace(output, columns=chosen, factor=np.zeros(len(chosen) * (len(chosen) + 1) // 2))
+            passes.add_block(k, output, Block.EXACT, curvatures, output.factor)
+            direction[:] = 0.0
+            direction[chosen], _ = problem.solution(state, output, chosen, w[chosen])
+        return direction
+
     @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, model: Array, progress: Array) -> Update:
         """Find what a certificate needs."""
@@ -108,9 +235,19 @@ class NewtonSolver(Solver):
         return self.evaluate_rows(model, progress)
 
     def evaluate_rows(self, model: Array, progress: Array) -> Update:
-        """Find it of the local rows; there are some."""
+        """Return sum_i c_i a_i x_i of the duals; as metrics rows, sum c and, per output, `certificate_sums`.
+
+        The duals are the slopes at w + shift; with corners those that the last step has foretold.
+        """
         state = NewtonState.look(progress)
-        return self.newton(state).certify(state, model.reshape(-1, state.D))
+        [(local, passes)], loss, delta = self.parts(state), self.trainer.problem.loss, []
+        upper = local.upper
+        metrics = {"rows": float(len(upper)), "total": float(upper.sum())}
+        for k, (output, w) in enumerate(zip(state.outputs, model.reshape(-1, state.D), strict=True)):
+            scores, duals = passes.duals(output, k, w)
+            metrics |= certificate_sums(loss, k, scores, duals, passes.targets[k], upper, output.theta)
+            delta.append(local.rows.weighted_sum(upper * duals))
+        return Update(delta=np.concatenate(delta), samples=0, weight=1.0, metrics=metrics)
 
     def close(self) -> None:
         """End the kernel threads."""

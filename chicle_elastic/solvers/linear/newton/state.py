@@ -26,6 +26,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.certified import AGAIN, LEAST_SHARE
 from chicle_elastic.solvers.linear.losses import RegressionLoss
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, RowProducts, exact_solver
 from chicle_elastic.solvers.linear.objectives import ROUNDING, ROWS_IN_CACHE, TINY
@@ -35,7 +36,6 @@ from chicle_elastic.solvers.linear.progress import HEAD, NOTHING, Numbers, Progr
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction whose losses a pass looks at."""
 KEPT_PRODUCTS = 8  # products of a run up to which the next one has the same preconditioner
-FIRST_SHARE = 0.9  # share of tol that is aimed at before a certificate has refused anything
 
 
 class NewtonPhase(IntEnum):
@@ -341,7 +341,6 @@ class NewtonState(ProgressState):
     floor: float = TINY  # what the objective counts as at least: less is rounding of the targets
     # products of a run of conjugate gradients up to which the next one has the same preconditioner
     kept_products: int = KEPT_PRODUCTS
-    share: float = FIRST_SHARE  # share of tol below which an output rests
     num_refused: int = 0  # certificates that were not good enough
     # how many rows there are, if so few that memory has room for their products; else 0
     few_rows: int = 0
@@ -350,6 +349,11 @@ class NewtonState(ProgressState):
     gathered: Array = field(default_factory=nothing)  # sums of the last pass, if it was GATHER
     num_classes: int = 1  # classes that one output has the weights of, with a softmax
     outputs: list[OutputState]  # by number
+
+    @property
+    def share(self) -> float:
+        """Share of tol below which an output rests: the less, the more certificates were refused."""
+        return max(AGAIN * 0.5**self.num_refused, LEAST_SHARE)
 
     @property
     def is_at_rest(self) -> bool:

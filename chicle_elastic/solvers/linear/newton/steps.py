@@ -42,7 +42,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import SAME, dot, squared
-from chicle_elastic.solvers.linear.certified import LEAST_FALL, LEAST_SHARE, TINY
+from chicle_elastic.solvers.linear.certified import LEAST_FALL, TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
@@ -56,7 +56,6 @@ from chicle_elastic.solvers.linear.newton.gap import (
     will_be_there,
 )
 from chicle_elastic.solvers.linear.newton.state import (
-    FIRST_SHARE,
     SHARES,
     Block,
     Evaluation,
@@ -97,7 +96,6 @@ def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
 
 def reopen(state: NewtonState, problem: Problem, model: Array) -> None:
     """Begin anew at the present w: a certificate was not good enough, or other rows are there."""
-    state.share = max(0.5 * state.share, LEAST_SHARE)
     state.num_refused += 1
     # Products of a parabola repair what that does.
     state.is_rough = state.is_rough and problem.loss.is_parabola and not problem.takes_steps
@@ -195,9 +193,9 @@ def _evaluated(
     round_loss, sharp_loss, corners, plus, minus, by_scale, _, loss_before, of_slopes = scalars
     # The steps of all tasks differ in their last digits: all go on with their mean.
     step = found.step / weight
-    direction, (output.change, output.slope) = step[:-2], step[-2:].tolist()
-    there = w + direction
-    ridge, penalised = problem.ridge(state), problem.penalised(there)
+    output.direction, (output.change, output.slope) = step[:-2], step[-2:].tolist()
+    direction, there = output.direction, w + output.direction
+    penalised = problem.penalised(there)
     half = 0.5 * alpha * squared(penalised)
     if output.is_first and problem.has_duals:
         if is_one_sided(output, problem, w, direction, plus, minus):
@@ -211,7 +209,7 @@ def _evaluated(
         rounding = max(SAME, FEW * problem.tol) * abs(output.value)
         if abs(fall) <= rounding and output.reach == 1.0:  # the gradient tells, if it is one of the same corners
             output.is_blind = not (loss.has_corners and output.change)
-        elif not fall >= -ENOUGH * output.slope and not _is_best(state, output, problem, w, direction, fall, found):
+        elif not fall >= -ENOUGH * output.slope and not _is_best(state, output, problem, w, fall, found):
             output.is_best = False
             return w
     was_whole = has_step and output.reach == 1.0
@@ -227,8 +225,8 @@ def _evaluated(
         output.shift = output.shift - direction
     gradient = alpha * penalised - found.v
     output.value = half + round_loss
-    if not _keep_products(state, output, problem, found, ridge):  # float32 has no room for them
-        output.direction, output.change = np.zeros(len(w)), 0.0
+    output.direction, output.change = np.zeros(len(w)), 0.0
+    if not _keep_products(state, output, problem, found):  # float32 has no room for them
         return there
     steepness, before = problem.steepness_at(state, output, there, gradient, found), output.steepness
     corners += output.theta * abs(by_scale)
@@ -241,8 +239,7 @@ def _evaluated(
     left = value - output.dual
     output.gap = left / primal
     is_at_rest = output.is_blind and not steepness < LEAST_FALL * before
-    output.steepness, output.is_blind, output.change = steepness, False, 0.0
-    output.direction = np.zeros(len(w))
+    output.steepness, output.is_blind = steepness, False
     enough = state.share * problem.tol * primal
     output.corners, output.enough = of_slopes, enough
     if output.block is Block.ROUGH and has_step and (is_at_rest or not steepness < LEAST_FALL * before):
@@ -251,33 +248,30 @@ def _evaluated(
         state.is_rough, is_at_rest = False, False  # products may have been too rough
     has_begun = problem.is_begun(there) or not gradient.any() or value <= enough
     is_there = has_begun and left <= enough and not (output.is_refused and steepness > 0)
+    goes_beside = state.is_exact and is_at_rest and of_slopes <= enough and not (loss.has_scale or loss.is_parabola)
     if problem.has_duals and state.is_exact and not loss.has_corners:
         ratio = steepness / max(before, TINY) if has_step else np.inf
         is_near, is_rounding = will_be_there(output, problem, gradient, found, ratio, was_whole=was_whole)
-        if is_rounding or output.damping or state.share < 0.25 * FIRST_SHARE:  # three certificates were refused
-            is_near = False
-        else:
+        if not (is_rounding or output.damping or state.num_refused > 2):
             is_there = is_there and is_at_rest
-        if is_near:
-            output.phase, output.residual = NewtonPhase.REST, there
-            output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
-            output.plus = output.minus = 1.0  # those at the end of an exact direction add up to 0
-            return there
+            if is_near:
+                is_there, goes_beside = False, True
+                output.plus = output.minus = 1.0  # those at the end of an exact direction add up to 0
     if is_there:
-        output.phase, there = NewtonPhase.REST, problem.resting(output, there, gradient, found)
-        if problem.has_duals and state.is_exact and loss.has_corners and state.share == FIRST_SHARE:
+        there = problem.resting(output, there, gradient, found)
+        goes_beside = problem.has_duals and state.is_exact and loss.has_corners and not state.num_refused
+    if is_there or goes_beside:
+        output.phase = NewtonPhase.REST
+        if goes_beside:
             output.residual = there
-            output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
-    elif is_at_rest and of_slopes <= enough and state.is_exact and not (loss.has_scale or loss.is_parabola):
-        output.phase, output.residual = NewtonPhase.REST, there
-        output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
+            output.shift = _newton_direction(state, output, problem, there, gradient, found)
     elif is_at_rest and by_scale > 0 and output.theta > SAME * state.typical:  # w has followed
         output.change = (1.0 / DAMPED - 1.0) * output.theta
         output.slope = output.change * by_scale
     elif is_at_rest:
         narrow(state, output, problem)
     elif state.is_exact and not loss.is_parabola:
-        output.direction = _newton_direction(state, output, problem, there, gradient, found, ridge)
+        output.direction = _newton_direction(state, output, problem, there, gradient, found)
         output.slope = dot(gradient, output.direction) + by_scale * output.change
         narrow_along(output, problem)
     else:
@@ -288,18 +282,12 @@ def _evaluated(
 
 
 def _is_best(
-    state: NewtonState,
-    output: OutputState,
-    problem: Problem,
-    w: Array,
-    direction: Array,
-    fall: float,
-    found: Evaluation,
+    state: NewtonState, output: OutputState, problem: Problem, w: Array, fall: float, found: Evaluation
 ) -> bool:
     """Say whether a direction that was too long is the best there is; else the next pass evaluates a share of it."""
     shares = np.array(SHARES)
     if len(found.line):
-        at_w, along = problem.penalised(w), problem.penalised(direction)
+        at_w, along = problem.penalised(w), problem.penalised(output.direction)
         half_norms = 0.5 * squared(at_w) + shares * dot(at_w, along) + 0.5 * shares * shares * squared(along)
         values = problem.strength(state) * half_norms + found.line
         values[~np.isfinite(values)] = np.inf
@@ -324,13 +312,13 @@ def _is_best(
     if not output.is_chosen and output.reach <= LEAST_REACH:
         narrow(state, output, problem)
         return False
-    output.direction, output.slope, output.reach = share * direction, share * output.slope, share * output.reach
+    output.direction, output.slope, output.reach = share * output.direction, share * output.slope, share * output.reach
     output.change *= 0.0 if problem.loss.has_corners else share
     output.is_searched = output.is_wary = True
     return False
 
 
-def _keep_products(state: NewtonState, output: OutputState, problem: Problem, found: Evaluation, ridge: Array) -> bool:
+def _keep_products(state: NewtonState, output: OutputState, problem: Problem, found: Evaluation) -> bool:
     """Keep of the second derivatives what the steps need; False if they have to be summed up with more digits."""
     if output.block is Block.KEPT:
         return True
@@ -347,7 +335,7 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
         state.is_rough, output.block = False, Block.EXACT  # weights are too small for float32
         return False
     # Whether there is a factor differs from one processor to another, so it decides on nothing but the factor.
-    problem.precondition(state, output, diagonal, found, ridge)
+    problem.precondition(state, output, diagonal, found, problem.ridge(state))
     output.pairs = np.zeros(0)
     if state.block_columns and not (state.has_all_columns or len(output.columns)):  # from the next evaluation on
         output.columns = heaviest_columns(output.diagonal, state.block_columns)
@@ -357,17 +345,12 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
 
 
 def _newton_direction(
-    state: NewtonState,
-    output: OutputState,
-    problem: Problem,
-    w: Array,
-    gradient: Array,
-    found: Evaluation,
-    ridge: Array,
+    state: NewtonState, output: OutputState, problem: Problem, w: Array, gradient: Array, found: Evaluation
 ) -> Array:
     """Return -H^-1 gradient, with H the second derivatives; with a scale those by it, too, and `change` is set."""
+    ridge = problem.ridge(state)
     if output.damping:
-        ridge = ridge + output.damping * output.diagonal
+        ridge += output.damping * output.diagonal
     solve, null = problem.solver(state, output, found.second, ridge, is_rough=output.block is Block.ROUGH)
     step = -solve(gradient)
     if problem.loss.has_scale:

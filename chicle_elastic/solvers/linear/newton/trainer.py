@@ -30,9 +30,7 @@ from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, nu
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import KEPT_PRODUCTS, NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.products import FEW_COLUMNS, MOST_EXACT
-
-MOST_JOINT_PRODUCTS = 1 << 24
-"""Multiplications of the second derivatives by all weights of all classes up to which these are summed up."""
+from chicle_elastic.solvers.linear.race import ITERATION_VALUES, MULTIPLICATION
 
 
 class NewtonTrainer(CertifiedTrainer):
@@ -319,7 +317,8 @@ class MultinomialTrainer(NewtonTrainer):
 def first_state(schema: DataSchema, K: int) -> NewtonState:
     """Say before the first pass over data of K classes which second derivatives are summed up, and of which rows."""
     n, D = schema.num_rows, schema.num_features + 1
-    is_joint = K * D <= MOST_EXACT and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
+    # Exact steps save about as many iterations as conjugate gradients may take products before a new block.
+    is_joint = K * D <= MOST_EXACT and MULTIPLICATION * n * (K * D) ** 2 <= KEPT_PRODUCTS * ITERATION_VALUES
     row_step = 1 if is_joint or not num_blocks(K, D) else max(1, n // (ROWS_PER_COLUMN * D))
     return NewtonState(
         D=K * D,

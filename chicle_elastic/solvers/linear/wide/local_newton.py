@@ -18,7 +18,7 @@ from chicle_elastic.solvers.linear.wide.finish import WideFinish, WideHinge
 from chicle_elastic.solvers.linear.wide.rows import MOST_COPIED_VALUES, WIDE_STEP, WideRows, with_columns
 
 MAX_FEATURES = MOST_COLUMNS - 1  # Features up to which a matrix of second derivatives is made
-MOST_VALUES = 1 << 24  # values of rows, and of products of rows, up to which these products are made: 128 MiB
+MOST_VALUES = 4 * MOST_BLOCK_VALUES  # of rows, and of products of rows, up to which these products are made: 128 MiB
 
 
 def step_work(tables: LocalTables) -> float:

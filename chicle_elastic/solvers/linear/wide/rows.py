@@ -6,6 +6,7 @@ heaviest columns: those are what makes such rows slow, counts of thousands besid
 are copied first, in float64 and without the columns that none of them has, unless they are too large.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +25,9 @@ from chicle_elastic.solvers.linear.progress import NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION
 from chicle_elastic.solvers.linear.rows import ALL, NewtonRows
 
-HEAVY = 64  # columns at most that duals are corrected in, see `finish`
 WIDE_STEP = 12
 """Products with a vector that conjugate gradients take in a step over wide rows, roughly; to copy rows, and tell their
 columns apart, costs as much."""
-FIRST_PRODUCTS = 2  # products that the first direction is expected to take
-FACTOR_SHARE = 0.25
-"""What the factor of the preconditioner's block may cost, as a share of the products of the last direction."""
 MOST_COPIED_VALUES = 2 * MOST_BLOCK_VALUES
 """Feature values up to which sparse rows are copied: 96 MiB a copy, and for a moment three times as much."""
 FIRST_TAU, FIRST_WIDE_TAU = 5.0, 0.2
@@ -44,7 +41,8 @@ class WideRows:
     It `is_exact` with so few columns, or dense and with so few rows, that a matrix of their products can be made. Where
     curvatures are one multiple of `full` or 0, sums of second derivatives are found from those of the step before.
     `heavy` has the columns with the largest sums of squares, ascending, and their values, shape (num_rows, columns);
-    None where duals need no correction there. A sparse wide matrix copies rows (`taken`).
+    None where duals need no correction there, which costs as much as reading the rows once. A sparse wide matrix copies
+    rows (`taken`).
     """
 
     def __init__(self, rows: Any, num_values: int, *, is_exact: bool, full: Array | None = None) -> None:
@@ -54,12 +52,12 @@ class WideRows:
         self.work = 0.0
         self.first_tau = FIRST_TAU if is_exact else FIRST_WIDE_TAU
         self.heavy: tuple[Array, Array] | None = None
-        self._last_products = FIRST_PRODUCTS
+        self._last_products = 1
         self._products: RowProducts | None = None
         if is_exact:
             self._blocks = Blocks(rows, None, 1, full)
             return
-        count = min(num_values // (2 * rows.num_rows) + 1, HEAVY)
+        count = math.isqrt(int(num_values / (MULTIPLICATION * rows.num_rows))) + 1
         with np.errstate(over="ignore"):  # no step with such squares is taken
             columns = _largest(rows.squares_sum(np.ones(rows.num_rows)), count)
         self.heavy = columns, rows.dense(np.arange(rows.num_rows), columns)
@@ -130,7 +128,7 @@ class WideRows:
         p, rz = z, float(r @ z)
         goal = LEAST_ETA * LEAST_ETA * rz
         for number in range(MOST_REPEATS):
-            self._last_products = max(number + 1, FIRST_PRODUCTS)
+            self._last_products = number + 1
             self.work += 2 * num_values + MULTIPLICATION * len(block.factor)
             product = rows.curved_product(curvatures, p)
             product += p
@@ -148,9 +146,9 @@ class WideRows:
         return x
 
     def _preconditioner(self, rows: Any, num_values: float, curvatures: Array) -> Preconditioner:
-        """A block of the heaviest columns, whose factor costs a share of what the last direction did."""
+        """A block of the heaviest columns, whose factor costs as much as the products of the last direction."""
         diagonal = rows.squares_sum(curvatures)
-        size = int((6 * FACTOR_SHARE * self._last_products * num_values / MULTIPLICATION) ** (1 / 3))
+        size = int((6 * self._last_products * num_values / MULTIPLICATION) ** (1 / 3))
         columns = _largest(diagonal, min(size + 1, MOST_COLUMNS))
         size = len(columns)
         step = max(1, len(curvatures) // (ROWS_PER_SPARSE_COLUMN * size))
