@@ -9,7 +9,7 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.solvers.linear import local, methods, rows
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.newton import parts
+from chicle_elastic.solvers.linear.newton import solver
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.solvers.linear_jobs import LOSSES, SMOOTH, Tasks, assert_optimal, is_newton_job, problem
@@ -66,7 +66,7 @@ def test_threads_come_to_the_same_but_for_rounding(loss, shape, num_threads, alw
 
 def test_threads_are_fewer_where_their_sums_would_take_more_memory_than_the_rows(always_threads, monkeypatch):
     """Second derivatives of three outputs beside a few rows."""
-    monkeypatch.setattr(parts, "MOST_BLOCK_VALUES", 0)
+    monkeypatch.setattr(solver, "MOST_BLOCK_VALUES", 0)
     monkeypatch.setattr(LocalData, "run_parts", lambda self, run, parts, stop=None: [run(part) for [part] in [parts]])
     data, trainer = problem(rows=48, features=9, classes=3), trainer_of("hinge", num_threads=2)
     assert_optimal(data, trainer, data.run(trainer, 4))

@@ -1,10 +1,9 @@
 """States that all tasks have in common while a fit runs, as one flat vector: by the fields of their dataclasses.
 
     kind       1                     says which class with which fields the vector is one of
-    size       1                     of the head
-    head       one each              floats, integers, booleans and enumerations; lengths of arrays; and where there are
-                                     parts their number, and the head of each
-    arrays                           of the state, and then of each part, in the order of the fields
+    fields     one each              floats, integers, booleans and enumerations; lengths of arrays; numbers of parts
+    arrays                           in the order of the fields
+    parts                            one after the other, each of them as a vector of its own
 
 A vector goes along with the sums of every pass, so an array that the next pass does not need is left out (`kept`). A
 checkpoint keeps it: a class with other fields has another kind, so that nothing is read from the wrong place. A task
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
 from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -43,13 +43,13 @@ def no_numbers() -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Layout of one class as values."""
+    """Layout of one class as values; each field is in one of the tables, in this order."""
 
     kind: float  # a number that no class with other fields has, but by chance
     scalars: dict[str, Callable[[float], Any]]  # by name, what makes one of a float
     arrays: dict[str, Array]  # those without a value, by name
     rows: dict[str, str]  # of those of two dimensions, the scalar that says how many rows there are
-    parts: tuple[str, Any]  # name and class of its list of parts; ("", None) for none
+    parts: dict[str, Any]  # classes of lists of parts, by name
 
 
 def _plan(cls: Any) -> _Plan:
@@ -59,15 +59,15 @@ def _plan(cls: Any) -> _Plan:
 @cache
 def _cached_plan(cls: Any) -> _Plan:
     scalars: dict[str, Callable[[float], Any]] = {}
-    arrays, parts = {}, ("", None)
+    arrays, parts = {}, {}
     for field in fields(cls):
         if field.type in (Array, Numbers):
             arrays[field.name] = NO_NUMBERS if field.type == Numbers else NOTHING
         elif typing.get_origin(field.type) is list:
-            parts = field.name, typing.get_args(field.type)[0]
+            [parts[field.name]] = typing.get_args(field.type)
         else:
             scalars[field.name] = _reader(field.type)
-    names = "fields", cls.__qualname__, *scalars, "arrays", *arrays, parts[1] and _plan(parts[1]).kind
+    names = cls.__qualname__, *scalars, "arrays", *arrays, "parts", *((name, _plan(parts[name]).kind) for name in parts)
     rows = {field.name: field.metadata[ROWS] for field in fields(cls) if ROWS in field.metadata}
     return _Plan(float(zlib.crc32(repr(names).encode())), scalars, arrays, rows, parts)
 
@@ -107,34 +107,26 @@ class ProgressState:
         return np.concatenate(self.pieces())  # integers become float64 on the way
 
     def pieces(self) -> list[Array]:
-        """Return what the vector is made of: kind, size and head as one array, and then the other arrays."""
-        head, arrays = [_plan(type(self)).kind, 0.0], [NOTHING]
-        self._add(head, arrays)
-        head[1] = len(head) - 2.0
-        arrays[0] = np.array(head)
-        return arrays
+        """Return what the vector is made of: kind and fields as one array, and then the other arrays.
 
-    def _add(
-        self,
-        head: list[float],  # OUT
-        arrays: list[Array],  # OUT
-    ) -> None:
-        """Add what the fields hold; a state in place of its vector adds its pieces, and never a vector of its own."""
-        plan, kept = _plan(type(self)), self.kept()
-        head += [float(getattr(self, name)) for name in plan.scalars]
+        A state in place of its vector adds its pieces, and never a vector of its own.
+        """
+        plan, kept, arrays = _plan(type(self)), self.kept(), []
+        head = [plan.kind, *map(float, attrgetter(*plan.scalars)(self))]
         for name in plan.arrays:
             value = getattr(self, name) if name in kept else NOTHING
-            if value is NOTHING or value is NO_NUMBERS:
-                head.append(0.0)
+            if isinstance(value, ProgressState):
+                pieces = value.pieces()
+                arrays += pieces
+                head.append(float(sum([piece.size for piece in pieces])))
                 continue
-            pieces = value.pieces() if isinstance(value, ProgressState) else [value.reshape(-1)]
-            head.append(float(sum([piece.size for piece in pieces])))
-            arrays += [piece for piece in pieces if piece.size]
-        name, part = plan.parts
-        if part is not None:
-            head.append(len(getattr(self, name)))
-            for each in getattr(self, name):
-                each._add(head, arrays)
+            head.append(float(value.size))
+            if value.size:
+                arrays.append(value.reshape(-1))
+        for name in plan.parts:
+            head.append(float(len(getattr(self, name))))
+            arrays += [piece for part in getattr(self, name) for piece in part.pieces()]
+        return [np.array(head), *arrays]
 
     @classmethod
     def is_of(cls, progress: Array) -> bool:
@@ -144,33 +136,29 @@ class ProgressState:
     @classmethod
     def decode(cls, progress: Array) -> Self:
         """Make a state of a vector that `encode` made; its arrays are views of the vector."""
-        assert cls.is_of(progress), f"no progress of {cls.__name__}"
-        end = 2 + int(progress[1])
-        return cls._read(progress[:end].tolist(), 2, progress, end)[0]
+        return cls._read(progress, 0)[0]
 
     @classmethod
-    def _read(cls, head: list[float], at: int, vector: Array, begin: int) -> tuple[Self, int, int]:
-        """Read the fields from places in the head and in the vector on; returns where others follow, too."""
+    def _read(cls, vector: Array, begin: int) -> tuple[Self, int]:
+        """Read a state that begins there; returns where it ends, too."""
+        assert cls.is_of(vector[begin:]), f"no progress of {cls.__name__}"
         plan = _plan(cls)
-        first = at + len(plan.scalars)
-        found: dict[str, Any] = {
-            name: read(value) for (name, read), value in zip(plan.scalars.items(), head[at:first], strict=True)
-        }
-        found |= plan.arrays
-        at = first + len(plan.arrays)
-        for name, length in zip(plan.arrays, head[first:at], strict=True):
-            if length:
-                begin, array = begin + int(length), vector[begin : begin + int(length)]
+        end = begin + 1 + len(plan.scalars) + len(plan.arrays) + len(plan.parts)
+        values = iter(vector[begin + 1 : end].tolist())
+        found: dict[str, Any] = {name: read(next(values)) for name, read in plan.scalars.items()}
+        for name, none in plan.arrays.items():
+            begin, end, found[name] = end, end + int(next(values)), none
+            if end > begin:
+                array = vector[begin:end]
                 if name in plan.rows:
                     array = array.reshape(found[plan.rows[name]], -1)
-                found[name] = array.astype(np.int64) if found[name] is NO_NUMBERS else array
-        name, part = plan.parts
-        if part is not None:
-            found[name], number, at = [], int(head[at]), at + 1
-            for _ in range(number):
-                each, at, begin = part._read(head, at, vector, begin)
+                found[name] = array.astype(np.int64) if none is NO_NUMBERS else array
+        for name, part in plan.parts.items():
+            found[name] = []
+            for _ in range(int(next(values))):
+                each, end = part._read(vector, end)
                 found[name].append(each)
-        return cls(**found), at, begin
+        return cls(**found), end
 
     @classmethod
     def look(cls, progress: Array) -> Self:

@@ -17,7 +17,7 @@ Sums of a pass, one vector: HEAD (see `progress`), then of each output, by its p
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Any
@@ -395,7 +395,8 @@ class NewtonState(ProgressState):
     def room(self) -> int:
         """Values that a later state may take of one that has neither blocks nor pairs."""
         of_rows = 3 * self.few_rows + 2 * int(self.lengths.sum())
-        return len(self.pieces()[0]) + 6 * self.D * len(self.outputs) + of_rows
+        heads = 1 + len(fields(self)) + len(self.outputs) * (1 + len(fields(OutputState)))
+        return heads + 6 * self.D * len(self.outputs) + of_rows
 
     @property
     def has_newton_duals(self) -> bool:
