@@ -69,7 +69,6 @@ from chicle_elastic.solvers.linear.products import packed_diagonal
 from chicle_elastic.solvers.linear.progress import HEAD, NO_NUMBERS, NOTHING
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, MULTIPLICATION, ROW_VALUES
 
-FEW = 1e-4  # relative change of the objective that is none, as a share of tol
 ENOUGH = 0.25  # share of slope times direction by which the objective has to fall; of a parabola it is a half
 LEAST_REACH = 1e-5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
@@ -206,7 +205,7 @@ def _evaluated(
     has_step = bool(direction.any() or output.change)
     if has_step and not output.is_chosen and math.isfinite(output.value):
         fall = output.value - half - (loss_before if loss.has_corners else round_loss)
-        rounding = max(SAME, FEW * problem.tol) * abs(output.value)
+        rounding = SAME * abs(output.value)
         if abs(fall) <= rounding and output.reach == 1.0:  # the gradient tells, if it is one of the same corners
             output.is_blind = not (loss.has_corners and output.change)
         elif not fall >= -ENOUGH * output.slope and not _is_best(state, output, problem, w, fall, found):
@@ -291,8 +290,8 @@ def _is_best(
         half_norms = 0.5 * squared(at_w) + shares * dot(at_w, along) + 0.5 * shares * shares * squared(along)
         values = problem.strength(state) * half_norms + found.line
         values[~np.isfinite(values)] = np.inf
-        best, rounding = int(np.argmin(values)), max(SAME, FEW * problem.tol) * abs(output.value)
-        output.is_chosen = bool(values[best] < output.value - rounding)
+        best = int(np.argmin(values))
+        output.is_chosen = bool(values[best] < output.value - SAME * abs(output.value))
         if output.is_chosen and best == 0:
             return True
         if (
