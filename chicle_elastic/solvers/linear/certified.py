@@ -176,11 +176,15 @@ class CertifiedTrainer(Trainer):
                 end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
                 return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
             return Verdict(action=Action.GO_ON)
-        state = self.look(report.progress)
-        is_at_rest = state is not None and state.is_at_rest
-        if is_last or (is_at_rest and report.is_complete):
-            return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
+        reason = self.reason_to_certify(model, report)
+        if is_last or (reason and report.is_complete):
+            return Verdict(action=Action.CERTIFY, reason=reason or "iterations used")
         return Verdict(action=Action.GO_ON)
+
+    def reason_to_certify(self, model: Array, report: Report) -> str:
+        """Say why the model may be good enough; nothing where it is not."""
+        state = self.look(report.progress)
+        return "the steps rest" if state is not None and state.is_at_rest else ""
 
 
 def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
-from scipy.special import xlog1py
+from scipy.special import entr, xlog1py
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
@@ -109,18 +109,10 @@ def dual_values(loss: Loss, alpha: Array, upper: Array) -> Array:
     """dual_i(alpha_i) of each sample, shape (n,); samples with C_i = 0 give 0."""
     if loss is Loss.HINGE:
         return np.asarray(alpha, dtype=np.float64)
-    positive = upper > 0
-    safe_upper = np.where(positive, upper, 1.0)
+    share = dual_slopes(alpha, upper)
     if loss.has_kinks:
-        return np.where(positive, alpha - alpha**2 / (4.0 * safe_upper), 0.0)
-    share = np.where(positive, alpha / safe_upper, 0.0)
-    return upper * (_entropy_term(share) - xlog1py(1.0 - share, -share))  # 1 - share has no digits of a small share
-
-
-def _entropy_term(share: Array) -> Array:
-    """-s log s, continued by 0 at s = 0."""
-    inside = share > 0
-    return np.where(inside, -share * np.log(np.where(inside, share, 1.0)), 0.0)
+        return upper * share * (1.0 - 0.25 * share)
+    return upper * (entr(share) - xlog1py(1.0 - share, -share))  # 1 - share has no digits of a small share
 
 
 # Slopes -C_i loss'(m_i), which are dual variables, and curvatures C_i loss''(m_i), of a loss that is smooth.

@@ -22,7 +22,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Verdict
+from chicle_elastic.solvers.base import NO_PROGRESS, Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import dots
 from chicle_elastic.solvers.linear.certified import (
     AGAIN,
@@ -243,10 +243,10 @@ class LinearTrainer(CertifiedTrainer):
         gap = _column(metrics, "gap")
         return largest_ratio(gap, _column(metrics, "dual") - _half_norms(model.reshape(len(gap), -1)) + gap)
 
-    def verdict(self, model: Array, report: Report) -> Verdict:
-        """Certify when the estimate is near `tol` or long ago; stop only on a certificate."""
-        if report.is_certificate or not self.may_be_cut(report.progress):
-            return CertifiedTrainer.verdict(self, model, report)
+    def reason_to_certify(self, model: Array, report: Report) -> str:
+        """Say that the estimate of coordinate descent is near `tol`, or that the last certificate is long ago."""
+        if not self.may_be_cut(report.progress):
+            return CertifiedTrainer.reason_to_certify(self, model, report)
         gap = self.estimate(model, report)
         since = report.iteration - report.last_certificate
         is_first, is_alone = report.last_certificate == 0, report.num_tasks == 1
@@ -255,10 +255,7 @@ class LinearTrainer(CertifiedTrainer):
         expected = gap * correction(figures.get("duality_gap", 0.0), figures.get("duality_gap_estimate", 0.0))
         is_near = expected <= goal and since >= max(1, report.last_certificate // 50)
         is_long_ago = since >= max(16, report.last_certificate)
-        is_last = report.iteration >= report.max_iterations
-        if is_last or (report.is_complete and (is_near or is_long_ago)):
-            return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")
-        return Verdict(action=Action.GO_ON)
+        return f"estimated relative duality gap {gap:.2e}" if is_near or is_long_ago else ""
 
 
 def _column(metrics: Mapping[str, float], name: str) -> Array:

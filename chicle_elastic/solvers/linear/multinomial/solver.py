@@ -150,7 +150,6 @@ class MultinomialSolver(NewtonSolver):
 
     def evaluate_rows(self, model: Array, progress: Array) -> Update:
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_columns))
+        loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_columns))
         metrics = {"loss": loss, "entropy": entropy, "rows": float(self.local.tables.num_rows)}
         return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

@@ -42,9 +42,7 @@ class Blocks:
     `num_added` counts rows whose products were added or taken away.
     """
 
-    def __init__(
-        self, rows: NewtonRows, row_ids: Callable[[], Array] | None, row_step: int, full: Array | None
-    ) -> None:
+    def __init__(self, rows: NewtonRows, row_ids: Callable[[], Array], row_step: int, full: Array | None) -> None:
         self._rows = rows
         self._row_ids = row_ids
         self._row_step = row_step
@@ -88,7 +86,6 @@ class Blocks:
     def _sampled(self) -> tuple[Array, NewtonRows | None]:
         """Numbers of the rows in the sample, which are the same for any number of tasks, and a copy that pays."""
         if self._sample is None:
-            assert self._row_ids is not None
             which = np.flatnonzero(self._row_step * ticks_of(self._row_ids()) < 1.0)
             self._sample = which, self._rows.rough_copy(which)
         return self._sample

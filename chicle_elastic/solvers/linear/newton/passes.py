@@ -25,6 +25,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     Sum,
 )
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
+from chicle_elastic.solvers.linear.progress import no_numbers
 from chicle_elastic.solvers.linear.rows import NewtonRows, add_dense
 
 
@@ -51,8 +52,7 @@ class NewtonPasses:
         upper: Array,  # c_i, shape (num_rows,), float64
         targets: Array,  # of each output, shape (outputs, num_rows), float64
         intercept: float,  # Value of the intercept column
-        # finds the numbers of the rows in the data set, shape (num_rows,), int64
-        row_ids: Callable[[], Array] | None = None,
+        row_ids: Callable[[], Array] = no_numbers,  # finds numbers in the data set, shape (num_rows,), int64
         row_step: int = 1,  # see `NewtonState`
         dense: Sequence[Array] = (),  # the rows of each chunk, where columns are centred before they are multiplied
     ) -> None:
@@ -128,15 +128,9 @@ class NewtonPasses:
         size = len(means) * (len(means) + 1) // 2
         add_dense(list(self._dense), curvatures, columns, None, out[:size], rough=rough, shift=means)
 
-    @property
-    def _ids(self) -> Array:
-        """Numbers of the rows in the data set."""
-        assert self._row_ids is not None
-        return self._row_ids()
-
     def lengths(self, num_rows: int) -> Array:
         """Return the numbers of values of the rows of the data set, 0 of those elsewhere."""
-        return np.bincount(self._ids, weights=self._rows.lengths(), minlength=num_rows)
+        return np.bincount(self._row_ids(), weights=self._rows.lengths(), minlength=num_rows)
 
     def _gather(
         self,
@@ -144,7 +138,7 @@ class NewtonPasses:
         lengths: Array,  # of all rows of the data set
         part: Array,  # OUT: c_i and targets of these, their columns, and values
     ) -> None:
-        matrix, begins, ids = self._rows.csr(), np.cumsum(lengths) - lengths, self._ids
+        matrix, begins, ids = self._rows.csr(), np.cumsum(lengths) - lengths, self._row_ids()
         if not np.array_equal(np.diff(matrix.indptr), lengths[ids]):
             return  # rows came back that the look before has not seen; the trainer looks again
         of_rows, of_values = np.split(part, [2 * len(lengths)])
@@ -262,7 +256,7 @@ class NewtonPasses:
         point = self._point(k, w)
         scores = there = point.scores
         if len(output.duals):
-            return scores, output.duals[self._ids]
+            return scores, output.duals[self._row_ids()]
         if output.shift.any():
             there = scores + self._rows.times(output.shift)
         if loss.has_corners:

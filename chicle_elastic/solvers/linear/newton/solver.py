@@ -147,7 +147,7 @@ class NewtonSolver(Solver):
             local.forget("dual_sums")  # those of a loss with corners are written
         pairs = [(*part, np.zeros_like(sums) if k else sums) for k, part in enumerate(parts)]
         local.run_parts(
-            lambda part: self._run_part(state, w, budget, *part, is_first=part[2] is sums), pairs, budget.stop
+            lambda part: self._run_part(state, w, budget, part, is_first=part[2] is sums), pairs, budget.stop
         )
         for *_, more in pairs[1:]:
             sums += more
@@ -157,28 +157,26 @@ class NewtonSolver(Solver):
         state: NewtonState,
         w: Array,
         budget: Budget,
-        local: LocalPart,
-        passes: NewtonPasses,
-        sums: Array,  # OUT
+        part: tuple[LocalPart, NewtonPasses, Array],
         *,
         is_first: bool,
     ) -> None:
-        """Add up the sums of one thread, output by output; the first part adds what is added once per task."""
-        problem = self.trainer.problem
-        for k, (output, part) in enumerate(zip(state.outputs, state.parts(sums, problem), strict=True)):
-            if not len(part):
+        """Add up the sums (OUT) of one thread, output by output; the first adds what is added once per task."""
+        (local, passes, sums), problem = part, self.trainer.problem
+        for k, (output, own) in enumerate(zip(state.outputs, state.parts(sums, problem), strict=True)):
+            if not len(own):
                 continue
             if budget.is_spent():
                 sums[Head.INTERRUPTED] = 1.0
                 break
             if output.phase is NewtonPhase.COLUMNS:
-                part[:] = self._from_columns(state, output, k, w[k], budget)
+                own[:] = self._from_columns(state, output, k, w[k], budget)
                 continue
             if output.phase is NewtonPhase.SOLVE:
-                part[:] = solved(state, output, problem, w[k], local.intercept, budget)
+                own[:] = solved(state, output, problem, w[k], local.intercept, budget)
                 continue
             alpha = local.duals(k) if problem.has_duals and passes.needs_duals(output) else None
-            passes.run(state, k, w[k], part, alpha, is_first=is_first)
+            passes.run(state, k, w[k], own, alpha, is_first=is_first)
             if alpha is not None and problem.loss.has_corners:
                 local.write_duals(k, alpha)
 

@@ -166,29 +166,20 @@ class RegressionTrainer(NewtonTrainer):
         shape, found = (len(state.outputs), -1), []
         outputs = zip(state.outputs, model.reshape(shape), report.rebuilt.reshape(shape), strict=True)
         for k, (output, w, v) in enumerate(outputs):
-            sums = {name: metrics[f"{name}/{k}"] for name in self.sums_by_output}
-            found.append(self._certified(state, output, w, v, metrics["rows"] == state.num_rows, **sums))
+            sums = [metrics[f"{name}/{k}"] for name in self.sums_by_output]
+            found.append(self._certified(state, output, w, v, sums, are_same_rows=metrics["rows"] == state.num_rows))
         primal, dual = np.array(found).T / self.problem.unit(state)
         return primal, dual
 
     def _certified(
-        self,
-        state: NewtonState,
-        output: OutputState,
-        w: Array,
-        v: Array,
-        are_same_rows: bool,
-        *,
-        loss: float,
-        lack: float,
-        squares: float,
-        scores: float,
+        self, state: NewtonState, output: OutputState, w: Array, v: Array, sums: list[float], *, are_same_rows: bool
     ) -> tuple[float, float]:
-        """Return P and D of the sums of an output.
+        """Return P and D of the sums of an output (`sums_by_output`).
 
         What rounding leaves of the sum of the duals beside an intercept b that is not penalised, times 2 |b| and the
         mean size of the targets (1 where scores are logarithms), is taken from D: a bound for intercepts up to that.
         """
+        loss, lack, squares, scores = sums
         problem, total, beside = self.problem, state.total, output.beside
         is_free, of_parabola = problem.has_free_intercept, problem.loss.is_parabola
         primal = problem.penalty(state, w) + loss

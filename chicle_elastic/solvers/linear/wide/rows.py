@@ -21,7 +21,7 @@ from chicle_elastic.solvers.linear.newton.conjugate import LEAST_ETA
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, RowProducts
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import MOST_EXACT, cholesky_factor, cholesky_solve, unpack
-from chicle_elastic.solvers.linear.progress import NOTHING
+from chicle_elastic.solvers.linear.progress import NOTHING, no_numbers
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION
 from chicle_elastic.solvers.linear.rows import ALL, NewtonRows
 
@@ -55,7 +55,7 @@ class WideRows:
         self._last_products = 1
         self._products: RowProducts | None = None
         if is_exact:
-            self._blocks = Blocks(rows, None, 1, full)
+            self._blocks = Blocks(rows, no_numbers, 1, full)
             return
         count = math.isqrt(int(num_values / (MULTIPLICATION * rows.num_rows))) + 1
         with np.errstate(over="ignore"):  # no step with such squares is taken
