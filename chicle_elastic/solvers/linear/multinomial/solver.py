@@ -37,7 +37,7 @@ class MultinomialSolver(NewtonSolver):
         output, part, problem = state.outputs[0], sums[HEAD:], self.trainer.problem_of(state)
         with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
             if output.phase is NewtonPhase.LOOK:
-                self._look(state, problem, part)
+                self._add_linear(state, problem, part)
             elif output.phase is NewtonPhase.EVALUATE:
                 self._evaluate(state, problem, problem.by_class(model), Evaluation.of(state, output, problem, part))
             elif output.phase is NewtonPhase.MULTIPLY:
@@ -45,7 +45,7 @@ class MultinomialSolver(NewtonSolver):
                 part[: state.D] = self._curved(W, vector, is_rough=state.is_rough).ravel()
                 part[state.D :] = output.conjugate
 
-    def _look(self, state: NewtonState, problem: SoftmaxProblem, part: Array) -> None:
+    def _add_linear(self, state: NewtonState, problem: SoftmaxProblem, part: Array) -> None:
         local, linear = self.local, problem.by_class(part[: state.D])
 
         def of_classes(rows: Any, weights: Array) -> Array:

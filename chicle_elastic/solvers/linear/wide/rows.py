@@ -28,6 +28,9 @@ from chicle_elastic.solvers.linear.rows import ALL, NewtonRows
 WIDE_STEP = 12
 """Products with a vector that conjugate gradients take in a step over wide rows, roughly; to copy rows, and tell their
 columns apart, costs as much."""
+FACTOR_SHARE = 0.25
+"""What the factor of the preconditioner's block may cost, as a share of the products of the last direction. With 1 wide
+sparse rows take 1.2 to 2 times the work."""
 MOST_COPIED_VALUES = 2 * MOST_BLOCK_VALUES
 """Feature values up to which sparse rows are copied: 96 MiB a copy, and for a moment three times as much."""
 FIRST_TAU, FIRST_WIDE_TAU = 5.0, 0.2
@@ -52,7 +55,7 @@ class WideRows:
         self.work = 0.0
         self.first_tau = FIRST_TAU if is_exact else FIRST_WIDE_TAU
         self.heavy: tuple[Array, Array] | None = None
-        self._last_products = 1
+        self._last_products = 2  # that the first direction is expected to take
         self._products: RowProducts | None = None
         if is_exact:
             self._blocks = Blocks(rows, no_numbers, 1, full)
@@ -146,9 +149,9 @@ class WideRows:
         return x
 
     def _preconditioner(self, rows: Any, num_values: float, curvatures: Array) -> Preconditioner:
-        """A block of the heaviest columns, whose factor costs as much as the products of the last direction."""
+        """A block of the heaviest columns, whose factor costs a share of what the last direction did."""
         diagonal = rows.squares_sum(curvatures)
-        size = int((6 * self._last_products * num_values / MULTIPLICATION) ** (1 / 3))
+        size = int((6 * FACTOR_SHARE * self._last_products * num_values / MULTIPLICATION) ** (1 / 3))
         columns = _largest(diagonal, min(size + 1, MOST_COLUMNS))
         size = len(columns)
         step = max(1, len(curvatures) // (ROWS_PER_SPARSE_COLUMN * size))
