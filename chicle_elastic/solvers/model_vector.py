@@ -10,7 +10,7 @@
 One all-reduce carries all of it, and a joiner that gets the model gets both momenta and the place with it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -51,17 +51,8 @@ class Place:
     @classmethod
     def of(cls, place: Array) -> "Place":
         """From the last `PLACE` numbers of a model."""
-        merged, epoch, first, samples, loss, last_loss, num_rows, tasks = place.tolist()
-        return cls(
-            merged=round(merged),
-            epoch=round(epoch),
-            first=round(first),
-            samples=round(samples),
-            loss=loss,
-            last_loss=last_loss,
-            num_rows=round(num_rows),
-            tasks=round(tasks),
-        )
+        pairs = zip(fields(cls), place.tolist(), strict=True)
+        return cls(**{field.name: round(value) if field.type is int else value for field, value in pairs})
 
     def progress(self, max_epochs: int) -> float:
         """How much of a training of so many epochs is done, from 0 to 1; samples that are replayed count again."""

@@ -31,17 +31,6 @@ JITTERS = EPSILON**0.75, EPSILON**0.6, EPSILON**0.4, EPSILON**0.25
 float32, which has half of the digits."""
 
 
-def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:
-    """Return second derivatives, those of the penalty added, with a diagonal of ones, in place; and the scale."""
-    diagonal = ridge + np.maximum(np.diagonal(matrix), 0.0)
-    scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
-        matrix *= scale
-        matrix *= scale[:, None]
-    matrix.ravel()[:: len(ridge) + 1] = 1.0
-    return matrix, scale
-
-
 def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callable[[Array], Array], Array]:
     """Find what solves for a Newton step, and the null space of the second derivatives, shape (D, m).
 
@@ -49,8 +38,12 @@ def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callab
     in their null space: there a step leads to the least |w| (see `to_least`). The lower triangle of `matrix` counts,
     and is overwritten. A rough one says nothing of a null space, and without a factor its diagonal is taken.
     """
-    size = len(ridge)
-    matrix, scale = scaled(matrix, ridge)
+    size, diagonal = len(ridge), ridge + np.maximum(np.diagonal(matrix), 0.0)
+    scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
+        matrix *= scale
+        matrix *= scale[:, None]
+    matrix.ravel()[:: size + 1] = 1.0
     least, nothing = 4.0 * size * EPSILON, np.zeros((size, 0))
     factor = cholesky_factor(matrix, *(JITTERS if is_rough else ()))
     if factor is not None and (is_rough or factor.diagonal().min() ** 2 > least):
