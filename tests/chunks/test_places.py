@@ -14,14 +14,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from chicle_elastic import ArraySource, CheckpointSettings, InProcess, Job
-from chicle_elastic.chunks.places import (
-    Place,
-    UrlPath,
-    absolute_place,
-    folders_in,
-    place_of,
-    require_writable,
-)
+from chicle_elastic.chunks.places import Place, UrlPath, absolute_place, folders_in, place_of, require_writable
 from chicle_elastic.errors import DataError, MissingExtraError, UnreachablePlaceError, UsageError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.solvers.linear.trainer import LinearTrainer

@@ -11,14 +11,7 @@ from sklearn.linear_model import ElasticNet, Ridge, RidgeClassifier, RidgeCV
 
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import (
-    ChicleElasticNet,
-    ChicleLasso,
-    ChicleRidge,
-    ChicleRidgeClassifier,
-    ChicleRidgeCV,
-    ChicleSearchCV,
-)
+from estimators import ChicleElasticNet, ChicleLasso, ChicleRidge, ChicleRidgeClassifier, ChicleRidgeCV, ChicleSearchCV
 from estimators.regression import targets
 from tests.estimators.problems import write
 from tests.estimators.reference_fits import least_and_own, terms_of

@@ -7,17 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from chicle_elastic.torch.schedule import (
-    Call,
-    Plan,
-    Position,
-    Row,
-    Standing,
-    cut,
-    failed_of,
-    holders_of,
-    mismatch_of,
-)
+from chicle_elastic.torch.schedule import Call, Plan, Position, Row, Standing, cut, failed_of, holders_of, mismatch_of
 
 STEP = Row(Call.STEP, 10)
 

@@ -10,14 +10,7 @@ import pytest
 
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling.boundary import Boundary
-from chicle_elastic.scheduling.effects import (
-    CommitChunk,
-    CopyChunk,
-    FreeChunk,
-    LoadChunks,
-    ReleaseNode,
-    StartIteration,
-)
+from chicle_elastic.scheduling.effects import CommitChunk, CopyChunk, FreeChunk, LoadChunks, ReleaseNode, StartIteration
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Leases
 from chicle_elastic.scheduling.ledger import Ledger

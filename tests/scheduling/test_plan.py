@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.plan import (
-    NodeCapacity,
-    plan_join,
-    plan_moves,
-    plan_redraw,
-    shares,
-)
+from chicle_elastic.scheduling.plan import NodeCapacity, plan_join, plan_moves, plan_redraw, shares
 from chicle_elastic.values import ChunkInfo
 from tests.scheduling.plan_oracle import Owned
 from tests.scheduling.stage import infos

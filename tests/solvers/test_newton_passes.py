@@ -14,14 +14,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods, products, rows
 from chicle_elastic.solvers.linear.losses import margin_loss
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
-from chicle_elastic.solvers.linear.newton.state import (
-    Block,
-    Evaluation,
-    NewtonPhase,
-    NewtonState,
-    OutputState,
-    Problem,
-)
+from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.rows import ALL, NewtonRows, in_place
 from chicle_elastic.solvers.linear.tables import Bounds, build_tables

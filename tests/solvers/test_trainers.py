@@ -10,12 +10,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.linear.losses import (
-    EpsilonInsensitive,
-    Huber,
-    Poisson,
-    SquaredEpsilonInsensitive,
-)
+from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, Huber, Poisson, SquaredEpsilonInsensitive
 from chicle_elastic.solvers.linear.newton.trainer import L1Trainer, MultinomialTrainer, RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 

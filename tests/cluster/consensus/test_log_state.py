@@ -6,14 +6,7 @@ from chicle_elastic.cluster.consensus.election import Role
 from chicle_elastic.cluster.consensus.entries import Entry
 from chicle_elastic.cluster.consensus.followers import MOST_TOLD, Followers
 from chicle_elastic.cluster.consensus.log import STATE_VERSION, Log
-from chicle_elastic.cluster.consensus.messages import (
-    Append,
-    Expelled,
-    Install,
-    Installed,
-    Message,
-    Send,
-)
+from chicle_elastic.cluster.consensus.messages import Append, Expelled, Install, Installed, Message, Send
 from chicle_elastic.cluster.consensus.replica import Replica
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling import codec, events

@@ -8,18 +8,7 @@ import pytest
 
 from chicle_elastic.cluster.net import fault_points
 from tests.harness.chaos import WORKS
-from tests.harness.chaos_table import (
-    ANY_TIME,
-    OF_THE_LEAD,
-    VISITED,
-    WANTED,
-    Struck,
-    main,
-    place,
-    table,
-    tally,
-    write,
-)
+from tests.harness.chaos_table import ANY_TIME, OF_THE_LEAD, VISITED, WANTED, Struck, main, place, table, tally, write
 from tests.harness.fault_schedule import FAULTS_PER_JOB, Victim, all_faults, schedule_of
 from tests.harness.faults import ACTIONS, Fault
 from tests.harness.outages import Outage, outages_of
