@@ -1,7 +1,6 @@
 """Bytes that are not what they claim to be are always refused by a message that names place, chunk and part."""
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -161,42 +160,23 @@ def test_an_unknown_version_is_refused_with_what_to_do(version: int, advice: str
         layout.decode(content, where="disk:x")
 
 
-def break_indptr(views: dict[str, Array]) -> None:
-    """A descent in the middle."""
-    views["indptr"][4] = views["indptr"][5] + 1
-
-
-def break_index(views: dict[str, Array]) -> None:
-    """An index that is one too large."""
-    views["indices"][-1] = 5
-
-
-def break_sign(views: dict[str, Array]) -> None:
-    """A negative index."""
-    views["indices"][0] = -1
-
-
-def break_order(views: dict[str, Array]) -> None:
-    """The same column twice in a row."""
-    views["indices"][1] = views["indices"][0]
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("name", "position", "value", "message"),
     [
-        (break_indptr, "indptr descends at row 4"),
-        (break_index, "the index 5, but 5 columns"),
-        (break_sign, "the index -1"),
-        (break_order, "row 0 are not strictly ascending"),
+        ("indptr", 4, 15, "indptr descends at row 4"),
+        ("indices", -1, 5, "the index 5, but 5 columns"),
+        ("indices", 0, -1, "the index -1"),
+        ("indices", 1, 2, "row 0 are not strictly ascending"),
     ],
 )
 def test_csr_rows_that_would_lead_a_kernel_astray_are_refused(
-    damage: Callable[[dict[str, Array]], None], message: str
+    name: str, position: int, value: int, message: str
 ) -> None:
     """Kernels read by these indices without a check."""
     content = encoded(sample_chunk("csr-float32-int32"))
     header = layout.read_header(content, where="here")
-    damage({section.name: section.view(content) for section in header.sections})
+    views = {section.name: section.view(content) for section in header.sections}
+    views[name][position] = value
     content = forged(content, 19, crc_of(content[256 : header.immutable_bytes]))
     with pytest.raises(ChunkCorruptError, match=f"disk:x: chunk 3: .*{message}"):
         layout.verify_immutable(content, where="disk:x")

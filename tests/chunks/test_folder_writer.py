@@ -273,43 +273,26 @@ def test_ctrl_c_between_the_renames_costs_neither_the_old_nor_the_new_folder(
     assert ChunkFolder(tmp_path / "data").fingerprint() == {"old": old, "new": new}[survivor]
 
 
-def make_file(path: Path) -> None:
-    """A file."""
-    path.write_text("precious")
-
-
-def make_other_folder(path: Path) -> None:
-    """A folder with something of the user."""
-    path.mkdir()
-    (path / "thesis.tex").write_text("precious")
-
-
-def make_folder_with_more(path: Path) -> None:
-    """A chunk folder, and something of the user in it."""
-    write_folder(path)
-    (path / "thesis.tex").write_text("precious")
-
-
-def make_other_manifest(path: Path) -> None:
-    """A folder of some other program that has a manifest too."""
-    path.mkdir()
-    (path / "manifest.json").write_text('{"name": "my web page"}')
-
-
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("has_chunks", "name", "content", "reason"),
     [
-        (make_file, "it is no folder"),
-        (make_other_folder, "it has no manifest.json"),
-        (make_folder_with_more, "it holds 'thesis.tex'"),
-        (make_other_manifest, "its manifest.json is not that of a chunk folder"),
+        (False, "data", "precious", "it is no folder"),
+        (False, "data/thesis.tex", "precious", "it has no manifest.json"),
+        (False, "data/manifest.json", '{"name": "my web page"}', "its manifest.json is not that of a chunk folder"),
+        (True, "data/thesis.tex", "precious", "it holds 'thesis.tex'"),
     ],
 )
-def test_only_chunk_folders_are_ever_replaced(tmp_path: Path, make, reason: str) -> None:
+def test_only_chunk_folders_are_ever_replaced(
+    tmp_path: Path, has_chunks: bool, name: str, content: str, reason: str
+) -> None:
     """`--overwrite ~` must not cost anybody a home."""
-    make(tmp_path / "data")
+    if has_chunks:
+        write_folder(tmp_path / "data")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
     with pytest.raises(UsageError, match=f"data is not replaced, because {reason}"):
         ChunkFolderWriter(tmp_path / "data", kind="dense", dtype="float32", overwrite=True)
+    assert (tmp_path / name).read_text() == content
     assert names_in(tmp_path) == ["data"]
 
 
@@ -344,20 +327,20 @@ GOOD = samples()
 
 
 @pytest.mark.parametrize(
-    ("rows", "targets", "weights", "error", "message"),
+    ("rows", "targets", "weights", "message"),
     [
-        (GOOD[0].astype(np.float64), GOOD[1], None, UsageError, "dense float64, .* made for dense float32"),
-        (rows_of(sparse.csr_matrix(GOOD[0])), GOOD[1], None, UsageError, "csr float32, .* made for dense float32"),
-        (GOOD[0][:, :5], GOOD[1], None, UsageError, "these rows have 5 features, not 6"),
-        (GOOD[0], GOOD[1][:7], None, UsageError, r"targets of 100 rows have the shape \(7,\), not \(100,\)"),
-        (GOOD[0], GOOD[1], GOOD[2], UsageError, r"weights of 100 rows have the shape \(100,\), not None"),
+        (GOOD[0].astype(np.float64), GOOD[1], None, "dense float64, .* made for dense float32"),
+        (rows_of(sparse.csr_matrix(GOOD[0])), GOOD[1], None, "csr float32, .* made for dense float32"),
+        (GOOD[0][:, :5], GOOD[1], None, "these rows have 5 features, not 6"),
+        (GOOD[0], GOOD[1][:7], None, r"targets of 100 rows have the shape \(7,\), not \(100,\)"),
+        (GOOD[0], GOOD[1], GOOD[2], r"weights of 100 rows have the shape \(100,\), not None"),
     ],
 )
 def test_blocks_that_do_not_fit_are_refused(
-    tmp_path: Path, rows: Array, targets: Array, weights: Array | None, error: type[Exception], message: str
+    tmp_path: Path, rows: Array, targets: Array, weights: Array | None, message: str
 ) -> None:
     """The message has what came and what was expected; nothing is left."""
-    with pytest.raises(error, match=f"data: .*{message}"):
+    with pytest.raises(UsageError, match=f"data: .*{message}"):
         write_blocks(tmp_path / "data", [GOOD[:2], (rows, targets, weights)])
     assert names_in(tmp_path) == []
 
