@@ -138,7 +138,7 @@ def test_scores_of_intercepts_alone_need_no_product(form):
     """They are those of a product, wherever the intercept column lies; without any weight they are 0."""
     rng = np.random.default_rng(0)
     matrix = np.column_stack([rng.normal(size=(7, 3)), np.full(7, 2.0)])
-    rows, intercepts = NewtonRows(form(matrix[:, :3]), intercept=2.0), np.column_stack([np.zeros((2, 3)), [1.5, -1.0]])
+    rows, intercepts = NewtonRows(form(matrix)), np.column_stack([np.zeros((2, 3)), [1.5, -1.0]])
     for vectors in (np.zeros((2, 4)), intercepts, rng.normal(size=(2, 4))):
         found = rows.curved(vectors, lambda _, scores: scores + 1.0)
         np.testing.assert_allclose(found, (vectors @ matrix.T + 1.0) @ matrix, atol=1e-12)

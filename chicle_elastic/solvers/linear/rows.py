@@ -34,16 +34,16 @@ Curve: TypeAlias = Callable[[Any, Array], Array]  # finds the weights of some ro
 class NewtonRows:
     """A matrix of shape (num_rows, D) in pieces, which are all dense or all CSR.
 
-    Where there is an `intercept`, one more column at the end has this value, and does not count where that is 0. With
-    `tables`, whose rows these are, kernels go through them, and `num_parts` such matrices together copy
-    `MOST_BLOCK_VALUES` at most. Without, there is one piece, of float64 or for rough products alone.
+    With `tables`, whose rows these are, kernels go through them, and `num_parts` such matrices together copy
+    `MOST_BLOCK_VALUES` at most; one more column at the end has the value `intercept`, and does not count where that is
+    0. Without, there is one piece with all columns, of float64 or for rough products alone.
     """
 
     def __init__(
-        self, *rows: Any, intercept: float | None = None, tables: "LocalTables | None" = None, num_parts: int = 1
+        self, *rows: Any, intercept: float = 0.0, tables: "LocalTables | None" = None, num_parts: int = 1
     ) -> None:
         self._rows, self._num_parts = rows, num_parts
-        self._has_column, self._intercept = intercept is not None, intercept or 0.0
+        self._has_column, self._intercept = tables is not None, intercept
         self.is_sparse = not isinstance(rows[0], np.ndarray)
         self._starts = np.cumsum([0, *(piece.shape[0] for piece in rows)])
         self.num_rows, self._width = int(self._starts[-1]), int(rows[0].shape[1])
@@ -63,20 +63,22 @@ class NewtonRows:
 
     @classmethod
     def of(cls, blocks: Iterable[RowBlock], intercept: float) -> "NewtonRows":
-        """Put the rows of these blocks together; dense ones of one block that are float64 are not copied."""
+        """Copy the rows of these blocks."""
         parts: list[Any] = [matrix_of(block.rows) for block in blocks]
+        num_rows = sum(part.shape[0] for part in parts)
         if scipy.sparse.issparse(parts[0]):
-            matrix: Any = scipy.sparse.vstack(parts, format="csr", dtype=np.float64)
+            column = np.full((num_rows, 1), intercept)
+            matrix = scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
         else:
-            parts = [as_floats(part, np.float64) for part in parts]
-            matrix = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        return cls(matrix, intercept=intercept)
+            matrix = np.empty((num_rows, parts[0].shape[1] + 1))
+            np.concatenate([as_floats(part) for part in parts], out=matrix[:, :-1])
+            matrix[:, -1] = intercept
+        return cls(matrix)
 
     def times(self, vector: Array) -> Array:
         """<x_i, vector> of every row, shape (num_rows,), float64; (K, num_rows) for K vectors, shape (K, D)."""
         if self._kernels is None:
-            result = np.asarray(self._pieces[0] @ vector[..., : self._width].T).T
-            return result + self._intercept * vector[..., self._width :] if self._intercept else result
+            return np.asarray(self._pieces[0] @ vector.T).T
         result = np.empty((*vector.shape[:-1], self.num_rows))
         for each, into in zip(_each(vector), _each(result), strict=True):
             self._kernels.row_products(*self._where, each, into)
@@ -91,17 +93,14 @@ class NewtonRows:
         return self._sum(weights, are_squared=True)
 
     def _sum(self, weights: Array, *, are_squared: bool) -> Array:
+        if self._kernels is None:
+            matrix = self._pieces[0]
+            if are_squared:
+                matrix = matrix.multiply(matrix) if self.is_sparse else matrix * matrix
+            return np.asarray(weights @ matrix)
         result = np.zeros((*weights.shape[:-1], self.num_columns))
-        if self._kernels is not None:
-            for each, into in zip(_each(weights), _each(result), strict=True):
-                self._kernels.weighted_sum(*self._where, each, are_squared, into)
-            return result
-        matrix, last = self._pieces[0], self._intercept
-        if are_squared:
-            matrix, last = matrix.multiply(matrix) if self.is_sparse else matrix * matrix, last * last
-        result[..., : self._width] = weights @ matrix
-        if last:
-            result[..., -1] = last * weights.sum(axis=-1)
+        for each, into in zip(_each(weights), _each(result), strict=True):
+            self._kernels.weighted_sum(*self._where, each, are_squared, into)
         return result
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
@@ -122,8 +121,7 @@ class NewtonRows:
         """
         if self._kernels is None and which is not None:  # little data: rows that are chosen again are copied once
             if self._some is None or self._some[0] is not which:
-                intercept = self._intercept if self._has_column else None
-                self._some = which, NewtonRows(self._pieces[0][which], intercept=intercept)
+                self._some = which, NewtonRows(self._pieces[0][which])
             return self._some[1].curved(vectors, lambda part, scores: curve(which[part], scores))
         dtype = _dtype(is_rough and not self.is_sparse and self._kernels is not None)
         total, sums, features = np.zeros(vectors.shape), np.zeros(len(vectors)), vectors[:, : self._width]
