@@ -84,9 +84,8 @@ class ChicleLogisticRegression(LinearClassifier):
         byte. `C` and all weights may change in between. The duals stay out of pickles and copies. Other data silently
         starts afresh.
     n_threads : int, default=None
-        Most threads per task; fewer are used on small data. None takes the cores that this process may use. A
-        multinomial model, and one with ``l1_ratio > 0``, uses one. BLAS has one meanwhile, and its own number again
-        afterwards.
+        Most threads per task; fewer are used on small data. None takes the cores that this process may use. A model
+        with ``l1_ratio > 0`` uses one. BLAS has one meanwhile, and its own number again afterwards.
 
     Attributes
     ----------
@@ -176,6 +175,7 @@ class ChicleLogisticRegression(LinearClassifier):
         if not self._is_multinomial(len(training.classes)):
             return super()._trainer(training, runtime)
         from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer
+        from estimators.place import threads_of
 
         require_auto(self, "a multinomial model (there is multi_class='ovr')")
         class_weights = training.class_weights
@@ -183,6 +183,7 @@ class ChicleLogisticRegression(LinearClassifier):
             C=float(self.C),
             tol=float(self.tol),
             has_intercept=bool(self.fit_intercept),
+            num_threads=threads_of(runtime) if self.n_threads is None else int(self.n_threads),
             class_weights=None if class_weights is None else tuple(class_weights.tolist()),
         )
 

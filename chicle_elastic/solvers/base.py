@@ -313,7 +313,8 @@ class Trainer(ABC):
             num_tasks: Tasks that have chunks in this iteration.
 
         Returns:
-            The progress of this iteration, ndarray of any length, float64.
+            The progress of this iteration, ndarray of any length, float64; or an object of which `numpy.asarray` makes
+            that vector where a task sends or keeps it.
         """
         return progress
 

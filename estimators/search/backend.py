@@ -121,7 +121,8 @@ class _Handle:
             self.error = error
             raise
         finally:
-            self.is_done = True
+            self.is_done, self.calls = True, []
+            self.batch = None
         if self.callback is not None:
             self.callback(self.result)
 

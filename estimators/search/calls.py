@@ -85,7 +85,8 @@ class SearchCall:
         return np.flatnonzero(train) if train.dtype == np.bool_ else train
 
     def score(self) -> Any:
-        """Run the call, with the model if one was found; returns what it returns.
+        """Run the call, with the model if one was found; returns what it returns. The model is let go then: all of a
+        search may be more than a fit takes.
 
         Rows to fit are taken out of X only where they are scored.
         """
@@ -108,6 +109,7 @@ class SearchCall:
             result = self.function(*self.args, **{**kwargs, "train": train})
         finally:
             del estimator.fit
+            self.outcome, self.args = None, ()
         if isinstance(outcome, Fitted) and "fit_time" in result:
             result["fit_time"] = outcome.seconds
         return result

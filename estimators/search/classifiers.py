@@ -62,8 +62,8 @@ class ClassifierWork:
 
     rows: Rows  # the data
     chains: list[Chain]  # what is to be fitted
-    needs_main_thread: bool = False  # whether the job is a cluster's
-    num_threads: int = 1  # threads of a task where the estimators do not say so
+    needs_main_thread: bool = False  # whether the job is a cluster's, or takes all threads itself
+    num_threads: int | None = None  # threads of a task where neither estimators nor the place of a cluster say so
     _runtime: Any = field(default=None, init=False)
 
     def may_have(self, estimator: Any) -> bool:
@@ -121,7 +121,7 @@ class ClassifierWork:
         training: Any = SimpleNamespace(classes=labels, class_weights=None)
         trainers = [call.estimator._trainer(training, self._runtime) for call in chain.calls]
         fold: dict[str, Any] = {"class_weights": tuple(factors.tolist()), "code_classes": tuple(code_classes.tolist())}
-        if not (self.needs_main_thread or estimator.n_threads or trainers[0].has_one_softmax):
+        if self.num_threads and not estimator.n_threads:
             fold["num_threads"] = self.num_threads
         trainers = [replace(each, **fold) for each in trainers]
         return Stages(chain=chain, labels=labels, trainers=trainers)

@@ -1,5 +1,6 @@
 """Which jobs a list of calls makes: what shares rows with what, on how many threads."""
 
+import math
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,6 +10,7 @@ import numpy as np
 
 from chicle_elastic import settings
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.local_chunk import MOST_CACHED_VALUES
 from estimators.base import LinearClassifier
 from estimators.logistic import ChicleLogisticRegression
 from estimators.place import runtime_of
@@ -42,7 +44,7 @@ class Work(Protocol):
 
     @property
     def needs_main_thread(self) -> bool:
-        """Whether it runs on a cluster: one at a time, and with Ctrl-C at its driver."""
+        """Whether it runs by itself: on a cluster, with Ctrl-C at its driver, or because it takes all threads."""
         ...
 
     def run(self, stop: threading.Event) -> None:
@@ -97,7 +99,7 @@ def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work],
             how = "one copy of the rows"
         else:
             chains = [Chain(calls=sorted(along, key=lambda call: call.value_of("C"))) for along in splits]
-            how = _add_classifiers(works, shared, chains)
+            how = _add_classifiers(works, shared, chains, num_threads)
         shared_how.setdefault((type(first).__name__, how), []).extend(group)
     works = _with_busy_threads(works, num_threads)
     lines = (
@@ -148,7 +150,7 @@ def cut_path(num_stages: int, num_parts: int) -> list[int]:
             return cuts
 
 
-def _add_classifiers(works: list[Work], rows: Rows, chains: list[Chain]) -> str:
+def _add_classifiers(works: list[Work], rows: Rows, chains: list[Chain], num_threads: int) -> str:
     """Add what fits these chains: a job each in this process, and one for all where that is a cluster's."""
     first = chains[0].estimator
     try:
@@ -156,7 +158,11 @@ def _add_classifiers(works: list[Work], rows: Rows, chains: list[Chain]) -> str:
     except ValueError:  # found again, and told by each fit, where errors of fits belong
         runtime = InProcess()
     if isinstance(runtime, InProcess):
-        works += [ClassifierWork(rows=rows, chains=[chain]) for chain in chains]
+        is_alone = _takes_threads(chains[0].calls[0], num_threads)
+        most = num_threads if is_alone else None
+        works += [
+            ClassifierWork(rows=rows, chains=[chain], needs_main_thread=is_alone, num_threads=most) for chain in chains
+        ]
         return "one copy of the rows, and their path along C"
     for work in works:
         if isinstance(work, ClassifierWork) and work.rows is rows and work.may_have(first):
@@ -165,6 +171,20 @@ def _add_classifiers(works: list[Work], rows: Rows, chains: list[Chain]) -> str:
     else:
         works.append(ClassifierWork(rows=rows, chains=chains, needs_main_thread=True))
     return f"one job of a {type(runtime).__name__}, whose nodes keep the rows, and their path along C"
+
+
+def _takes_threads(call: SearchCall, num_threads: int) -> bool:
+    """Say whether fits take all threads, one after the other: a softmax of many values, of which a fold has a state
+    that is as large as second derivatives and some copies of all weights. Side by side they take no less time.
+    """
+    estimator, size = call.estimator, math.prod(getattr(call.X, "shape", (0,)))
+    is_large = 2 * getattr(call.X, "nnz", size) >= num_threads * MOST_CACHED_VALUES
+    if num_threads == 1 or not is_large or estimator.n_threads or not isinstance(estimator, ChicleLogisticRegression):
+        return False
+    try:
+        return estimator._is_multinomial(len(np.unique(call.y)))
+    except (TypeError, ValueError):  # the fit will say it
+        return False
 
 
 def _rows_of(call: SearchCall, known: list[Rows]) -> Rows:

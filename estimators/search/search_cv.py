@@ -45,7 +45,9 @@ class ChicleSearchCV(GridSearchCV):
     what                    ChicleSearchCV                                      GridSearchCV
     ======================  ==================================================  ============================
     ``n_jobs``              folds that are fitted at the same time, on threads  processes; None means one
-                            of this process; None means as many as cores
+                            of this process; None means as many as cores. A
+                            softmax of many values takes them for one fold
+                            after the other, for there is a state of each
     ``factor``              stops candidates that are behind                    another class,
                                                                                 `HalvingGridSearchCV`
     ``pre_dispatch``        none: all fits are known before the first           how many are sent ahead

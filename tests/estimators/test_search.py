@@ -4,6 +4,7 @@ import itertools
 import pickle
 import threading
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.linear import local
 from estimators import (
     ChicleElasticNet,
     ChicleLasso,
@@ -39,6 +41,8 @@ from estimators import (
     ChicleSVM,
     ChicleSVR,
 )
+from estimators.search import plan
+from estimators.search.classifiers import ClassifierWork
 from estimators.search.plan import cut_path
 from estimators.search.search_cv import rungs
 from tests.estimators import problems
@@ -313,6 +317,36 @@ def test_one_softmax_of_all_classes_shares_along_C(form):
         "24 fits of ChicleLogisticRegression on 2 splits share one copy of the rows, and their path along C",
     )
     np.testing.assert_allclose(ours.best_estimator_.coef_, theirs.best_estimator_.coef_)
+
+
+def test_a_softmax_of_many_values_takes_the_threads_for_one_fold_after_the_other(monkeypatch):
+    """Each fold has a state as large as second derivatives; the scores are the same, and models that are scored go."""
+    for module in (plan, local):
+        monkeypatch.setattr(module, "MOST_CACHED_VALUES", 2000)
+    X, y = problems.digits()
+    X, y = X[:300] / 16, y[:300]
+    jobs, models, fewest = [], [], []
+
+    def score(estimator, X, y):
+        if len(models) < 6:  # without the refit
+            models.append(weakref.ref(estimator.coef_))
+            fewest.append(sum(model() is not None for model in models))
+        return estimator.score(X, y)
+
+    def fitted(work, stop, run=ClassifierWork.run):
+        jobs.append((threading.current_thread(), work.num_threads))
+        run(work, stop)
+
+    monkeypatch.setattr(ClassifierWork, "run", fitted)
+    grid = {"C": CS[1:]}
+    ours = ChicleSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=3, n_jobs=2, scoring=score).fit(X, y)
+    assert jobs == [(threading.current_thread(), 2)] * 3
+    assert max(fewest) <= 2
+    assert_same(ours, GridSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=3).fit(X, y), len(y))
+    for other in ({"n_threads": 1}, {"multi_class": "ovr"}):
+        jobs.clear()
+        ChicleSearchCV(ChicleLogisticRegression(**other), grid, cv=2, n_jobs=2, refit=False).fit(X, y)
+        assert all(thread is not threading.current_thread() for thread, _ in jobs)
 
 
 def test_penalties_that_differ_by_rounding_do_no_harm_to_the_next():

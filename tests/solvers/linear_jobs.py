@@ -178,7 +178,7 @@ def ends_with_products(trainer: LinearTrainer, outcome: Outcome) -> bool:
     if not is_newton_job(outcome) or trainer.loss == "hinge":
         return False
     assert outcome.certificate is not None
-    return not NewtonState.decode(outcome.certificate.progress).is_exact
+    return not NewtonState.look(outcome.certificate.progress).is_exact
 
 
 def with_changes(trainer: LinearTrainer, **changes: Any) -> LinearTrainer:
@@ -245,7 +245,7 @@ class Tasks:
     @property
     def state(self) -> NewtonState:
         """Of all outputs."""
-        return NewtonState.decode(self.progress)
+        return NewtonState.look(self.progress)
 
     def duals(self) -> Array:
         """By row id, of all tasks."""

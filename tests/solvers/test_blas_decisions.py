@@ -26,18 +26,23 @@ def test_a_factor_is_found_or_is_not():
     assert cholesky_factor(INDEFINITE.copy(), 1e-6) is None
 
 
+def triangle(matrix):
+    """Return the lower triangle, packed by rows."""
+    return matrix[np.tril_indices(len(matrix))]
+
+
 @pytest.mark.parametrize("size", [1, 4, 7])
 def test_a_packed_factor_solves_as_the_square_does(size):
-    """For one right-hand side and several, from the lower triangle alone; as for the jitters, and for no factor."""
+    """For one right-hand side and several; as for the jitters, and for no factor."""
     rng = np.random.default_rng(size)
     rows, right = rng.normal(size=(size + 2, size)), rng.normal(size=(size, 3))
     definite = rows.T @ rows
-    factor = packed_factor(np.tril(definite))
+    factor = packed_factor(triangle(definite), size)
     assert factor.shape == (size * (size + 1) // 2,)
     np.testing.assert_allclose(definite @ packed_solve(factor, right), right, atol=1e-9)
     np.testing.assert_allclose(packed_solve(factor, right[:, 0]), packed_solve(factor, right)[:, 0], rtol=1e-12)
-    assert len(packed_factor(EQUAL - 1e-9 * np.eye(3), 1e-6)) == 6
-    assert not len(packed_factor(INDEFINITE.copy(), 1e-6))
+    assert len(packed_factor(triangle(EQUAL - 1e-9 * np.eye(3)), 3, 1e-6)) == 6
+    assert not len(packed_factor(triangle(INDEFINITE), 3, 1e-6))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -47,7 +52,7 @@ def test_a_matrix_with_values_beyond_all_bounds_has_no_factor(value, place):
     matrix = np.eye(3)
     matrix[place] = matrix[place[::-1]] = value
     assert cholesky_factor(matrix.copy()) is None
-    assert not len(packed_factor(matrix))
+    assert not len(packed_factor(triangle(matrix), 3))
 
 
 @pytest.mark.parametrize("matrix", [INDEFINITE * 1e9, np.full((3, 3), np.inf), np.where(np.eye(3) > 0, 1e200, np.nan)])

@@ -186,9 +186,9 @@ def test_factors_of_rough_sums_take_half_of_the_room(K, count, D):
     assert not np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("C", "most_blocks"), [(1.0, 8), (100.0, 10)])
-def test_a_fit_takes_no_more_memory_than_a_few_blocks(C, most_blocks):
-    """Those of a pass, of a step and of the state before and after it; with a large C products of many steps, too."""
+@pytest.mark.parametrize("C", [1.0, 100.0])
+def test_a_fit_takes_no_more_memory_than_a_few_blocks(C):
+    """Those of a pass, of a step and of one state, whose products of steps are no larger than a block."""
     rng, (n, d, K) = np.random.default_rng(0), (700, 640, 40)
     y = rng.integers(0, K, n)
     X = 2.0 * rng.normal(size=(n, d)) + 1.5 * rng.normal(size=(K, d))[y]
@@ -202,7 +202,7 @@ def test_a_fit_takes_no_more_memory_than_a_few_blocks(C, most_blocks):
     finally:
         tracemalloc.stop()
     assert outcome.certificate is not None
-    assert peak_bytes < most_blocks * 8 * (d + 1) * (d + 2) // 2
+    assert peak_bytes < 6 * 8 * (d + 1) * (d + 2) // 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ class Watched(MultinomialTrainer):
 
     def advance(self, model, progress, summed):
         """Remember the progress."""
-        self.before.append(weakref.ref(progress))
+        self.before.append(weakref.ref(NewtonState.look(progress).outputs[0].direction))
         return MultinomialTrainer.advance(self, model, progress, summed)
 
     def figures(self, model, report):

@@ -87,7 +87,7 @@ def test_a_pass_that_one_task_did_not_finish_is_made_again(loss, shape, num_thre
     plain, stopped = Tasks(data, trainer, 3), Tasks(data, trainer, 3)
     for _ in range(12):
         plain.iterate()
-        before = stopped.model.copy(), stopped.progress.copy()
+        before = stopped.model.copy(), np.array(stopped.progress)
         updates = stopped.iterate(stopped={stopped.iteration % 3}, after=num_threads - 1)
         assert [update.is_partial for update in updates].count(True) == 1
         assert sum(update.samples for update in updates) < len(data.y)
@@ -114,7 +114,7 @@ def test_at_rest_with_a_smaller_tol_a_run_goes_on(tmp_path):
     for loss in LOSSES:
         first = dataclasses.replace(trainer_of(loss), tol=1e-3)
         outcome = saved(data, first, tmp_path / loss, 4, 400, resume=False)
-        state = NewtonState.decode(outcome.certificate.progress)
+        state = NewtonState.look(outcome.certificate.progress)
         assert {output.phase for output in state.outputs} == {NewtonPhase.REST}
         second = saved(data, trainer_of(loss), tmp_path / loss, 4, 400, resume=True)
         assert len(second.history) > len(outcome.history)

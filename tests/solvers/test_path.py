@@ -13,7 +13,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Report
-from chicle_elastic.solvers.linear import methods
+from chicle_elastic.solvers.linear import local, methods, rows
 from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.path import PathState, PathTrainer, results_of
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
@@ -224,11 +224,45 @@ def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_with_the
 def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():
     """A loss in the first iteration of a fresh stage leaves duals of two stages behind, which solvers write anew."""
     path = PathTrainer(stages=stages("hinge"), max_iterations=(9,) * 9)
-    fresh = PathState(stage=3, is_first=True, is_fresh=True, results=np.zeros((3, 4)), inner=NO_PROGRESS)
+    fresh = PathState(stage=3, is_first=True, is_fresh=True, inner=NO_PROGRESS)
     contribution = np.array([1.0, 2.0])
     assert not path.rebuild(np.ones(2), contribution, fresh.encode()).any()
     for state in (dataclasses.replace(fresh, is_first=False), dataclasses.replace(fresh, is_fresh=False)):
         np.testing.assert_array_equal(path.rebuild(np.ones(2), contribution, state.encode()), contribution)
+
+
+def test_an_interrupted_stage_has_no_model_of_another():
+    """The best certificate so far may be that of a stage before, which minimises something else."""
+
+    def interrupt(record):
+        if record.figures["stage"] == 1:
+            raise KeyboardInterrupt
+        return False
+
+    X, y, folds = problem(num_classes=3)
+    trainers = stages("softmax", Cs=(1e-4, 100.0), folds=[0], num_classes=3)
+    _, gaps, outcome = run(trainers, X, y, folds, num_classes=3, job={"on_iteration": interrupt})
+    assert outcome.is_interrupted
+    assert gaps[0] <= TOL
+    assert PathState.of(outcome.certificate.progress).stage == 1
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_threads_of_a_softmax_come_to_the_same_but_for_rounding(kind, monkeypatch):
+    """Each has a part of the rows, of which some do not count; and twice to the same bits."""
+    monkeypatch.setattr(local, "MOST_CACHED_VALUES", 2)
+    monkeypatch.setattr(rows, "SMALL_VALUES", 0)
+    X, y, folds = problem(num_rows=1200, num_features=40, num_classes=3)
+    trainers = stages("softmax", Cs=(0.01, 1.0), folds=[1], num_classes=3)
+    several = tuple(dataclasses.replace(each, num_threads=3) for each in trainers)
+    (one, _, _), (found, gaps, _), (again, _, _) = (
+        run(each, kind(X), y, folds, num_classes=3) for each in (trainers, several, several)
+    )
+    assert max(gaps) <= TOL
+    for a, b, c in zip(one, found, again, strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-7 * np.abs(a).max())
+        assert not np.array_equal(a, b)
+        np.testing.assert_array_equal(b, c)
 
 
 def test_an_iteration_in_which_one_task_solves_for_rows_reads_none_in_a_stage_as_by_itself():
@@ -251,7 +285,8 @@ def test_a_certificate_without_all_rows_ends_no_stage():
     model = np.zeros(7)
     assert path.verdict(model, report).action is Action.GO_ON
     assert path.certified(model, NO_PROGRESS, report)[1] is NO_PROGRESS
-    assert len(path.certified(model, NO_PROGRESS, dataclasses.replace(report, is_complete=True))[1]) > 0
+    complete = dataclasses.replace(report, is_complete=True)
+    assert PathState.of(path.certified(model, NO_PROGRESS, complete)[1]).stage == 1
 
 
 @pytest.mark.parametrize("most", [(), (1,), (1, 0)])

@@ -45,7 +45,7 @@ def counts(*, rows=400, features=3000, classes=2, weighted=False):
 def state_of(outcome):
     """As of the certificate."""
     assert WorkingSetState.is_of(outcome.certificate.progress)
-    return WorkingSetState.decode(outcome.certificate.progress)
+    return WorkingSetState.look(outcome.certificate.progress)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_pass_that_one_task_did_not_finish_is_made_again():
     data, trainer = counts(), LinearTrainer(tol=1e-6)
     tasks, stopped, state = Tasks(data, trainer, 3), set(), WorkingSetState(num_outputs=1, D=3001, num_rows=400)
     while state.phase is not WorkingSetPhase.REST and tasks.iteration < 100:
-        phase, before = state.phase, (tasks.model.copy(), tasks.progress.copy())
+        phase, before = state.phase, (tasks.model.copy(), np.array(tasks.progress))
         if tasks.iteration and phase not in stopped:
             stopped.add(phase)
             tasks.iterate(stopped={0} if phase is WorkingSetPhase.SOLVE else {1})
@@ -118,7 +118,7 @@ def test_a_pass_that_one_task_did_not_finish_is_made_again():
                 np.testing.assert_array_equal(tasks.progress, before[1])
         else:
             tasks.iterate()
-        state = WorkingSetState.decode(tasks.progress)
+        state = WorkingSetState.look(tasks.progress)
     assert stopped == {WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE}
     found = recompute(data, trainer, tasks.model, tasks.duals())
     assert found.gap <= 1e-6
@@ -138,7 +138,7 @@ def test_duals_that_are_lost_are_noticed_in_any_phase():
                 for chunk in tasks.tasks[1].held.values():
                     chunk.state[...] = 0.0
             tasks.iterate()
-            state = WorkingSetState.decode(tasks.progress)
+            state = WorkingSetState.look(tasks.progress)
         assert is_lost
         found = recompute(data, trainer, tasks.model, tasks.duals())
         assert found.gap <= 1e-6, loss_before

@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from queue import SimpleQueue
 from typing import Any
 
@@ -153,7 +153,7 @@ class Reporter:
             "model": outcome.model,
             "state": outcome.state,
             "rebuilt": None if certificate is None else certificate.rebuilt,
-            "progress": None if certificate is None else certificate.progress,
+            "progress": None if certificate is None else np.asarray(certificate.progress),
         }
         described = {}
         payload = bytearray()
@@ -163,7 +163,8 @@ class Reporter:
                 payload += np.ascontiguousarray(array).tobytes()
         report = None
         if certificate is not None:
-            report = {name: value for name, value in asdict(certificate).items() if name not in arrays}
+            names = (field.name for field in fields(certificate) if field.name not in arrays)
+            report = {name: getattr(certificate, name) for name in names}
         self._send(
             "outcome",
             payload=payload,

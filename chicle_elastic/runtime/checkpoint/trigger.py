@@ -113,8 +113,9 @@ class CheckpointTrigger:
         vectors = {checkpoint.MODEL: self._training.model.copy()}
         if frozen.certificate is not None and frozen.certificate.rebuilt is not None:
             vectors[checkpoint.REBUILT] = frozen.certificate.rebuilt.copy()
-        if len(self._training.progress):
-            vectors[checkpoint.PROGRESS] = self._training.progress.copy()
+        progress = np.array(self._training.progress)
+        if progress.size:
+            vectors[checkpoint.PROGRESS] = progress
         return functools.partial(_shared_files, frozen, vectors, time_s)
 
 

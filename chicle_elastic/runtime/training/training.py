@@ -132,7 +132,8 @@ class Training:
             self.history.append(record or self._record(result, figures))
         if report.is_certificate and verdict.action is not Action.STOP:
             model, self.progress = trainer.certified(self.model, self.progress, report)
-            if model is not self.model:
+            if model is not self.model:  # of another problem, with another gap
+                self.best, self._least_gap = None, np.inf
                 self._set_model(model)
         return verdict
 

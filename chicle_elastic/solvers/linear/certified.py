@@ -84,7 +84,7 @@ class CertifiedTrainer(Trainer):
         """Name what solvers add up; "name/k" is that of output k."""
         return (*self.sums, *(f"{name}/{k}" for k in range(self.num_outputs(schema)) for name in self.sums_by_output))
 
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+    def begin(self, schema: DataSchema, model: Array, progress: Any, num_tasks: int) -> Any:
         """Begin with a first state, and again after a certificate that was not good enough."""
         state = self.look(progress)
         if state is None:
@@ -94,28 +94,23 @@ class CertifiedTrainer(Trainer):
             self.machines[type(state)].reopen(state, self.problem_of(state), model)
         else:
             return progress
-        return np.asarray(state.encode())
+        return state.ready()
 
     def update_size(self, model: Array, progress: Array) -> int:
         """Return the length of the sums of the next pass; after several passes w and the state follow."""
         state = self.look(progress)
         return int(state.sums_size(self.problem_of(state))) + (len(model) + state.room if state.passes > 1 else 0)
 
-    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
-        """Take the step that follows from the sums of a pass."""
-        following, state = self.advanced(model, progress, summed)
-        return following, state.encode()
-
-    def advanced(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Any]:
-        """Take this step, and return the state that `advance` makes a vector of; an only task may have gone on."""
+    def advance(self, model: Array, progress: Any, summed: Summed) -> tuple[Array, Any]:
+        """Take the step that follows from the sums of a pass; an only task may have gone on."""
         state = type(self.look(progress)).take(progress)
         steps, problem = self.machines[type(state)], self.problem_of(state)
         if state.passes > 1:
             reached = summed.delta[state.sums_size(problem) :]
             if type(state).is_of(reached[len(model) :]):
-                return reached[: len(model)].copy(), type(state).decode(reached[len(model) :])
+                return reached[: len(model)].copy(), type(state).decode(reached[len(model) :]).ready()
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            return steps.advance(state, problem, model, summed.delta, summed.weight), state
+            return steps.advance(state, problem, model, summed.delta, summed.weight), state.ready()
 
     @abstractmethod
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:

@@ -52,6 +52,11 @@ class LocalPart:
         """C_i of all rows, shape (num_rows,), float64."""
         return self.tables.upper()
 
+    @cached_property
+    def counted(self) -> Array | None:
+        """Numbers of the rows that have a weight, ascending; None where all have one."""
+        return None if self.upper.all() else np.flatnonzero(self.upper)
+
     @property
     def row_ids(self) -> Array:
         """Numbers of all rows in the data set, shape (num_rows,), int64."""
@@ -195,11 +200,6 @@ class LocalData(LocalPart):
     def dual_sums(self) -> Array:
         """Sums of dual values per output, `other_duals` included: methods carry them along, or forget them."""
         return self.tables.dual_sums(self.loss) + self.other_duals
-
-    @cached_property
-    def counted(self) -> Array | None:
-        """Numbers of the rows that have a weight, ascending; None where there are no more target codes than classes."""
-        return None if self.bounds.code_classes is None else np.flatnonzero(self.upper > 0)
 
     @cached_property
     def outside(self) -> Array:

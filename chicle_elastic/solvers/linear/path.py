@@ -36,7 +36,7 @@ from chicle_elastic.solvers.base import (
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.objectives import SLIGHT
-from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
+from chicle_elastic.solvers.linear.progress import ProgressState, nothing
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
@@ -44,8 +44,8 @@ Stage: TypeAlias = LinearTrainer | MultinomialTrainer
 STAGE = "stage"  # name of the figure that says which stage an iteration is of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageResult:
+@dataclass(slots=True, kw_only=True)
+class StageResult(ProgressState):
     """A stage that is over."""
 
     iterations: int  # how many it took
@@ -61,9 +61,8 @@ class PathState(ProgressState):
     began: int = 0  # Iterations before this stage
     is_first: bool = True  # no iteration of this stage has been merged yet
     is_fresh: bool = False  # It begins afresh
-    # of each stage that is over: iterations, certified relative gap and model; shape (stage, 2 + num_parameters)
-    results: Array = field(default_factory=nothing, metadata={ROWS: "stage"})
-    inner: Array = field(default_factory=nothing)  # progress of the trainer of the stage, or the state to make it of
+    inner: Array = field(default_factory=nothing)  # progress of the trainer of the stage, a state or its vector
+    results: list[StageResult] = field(default_factory=list)  # of each stage that is over
 
     @classmethod
     def of(cls, progress: Array) -> "PathState":
@@ -73,8 +72,7 @@ class PathState(ProgressState):
 
 def results_of(progress: Array) -> list[StageResult]:
     """What a path has found before the present stage, from its progress as its last certificate has it."""
-    rows = PathState.of(progress).results
-    return [StageResult(iterations=round(row[0]), gap=float(row[1]), model=row[2:].copy()) for row in rows]
+    return list(PathState.of(progress).results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +120,11 @@ class PathTrainer(Trainer):
         state = PathState.of(progress)
         return self.stages[state.stage], state
 
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+    def begin(self, schema: DataSchema, model: Array, progress: Any, num_tasks: int) -> Any:
         """As the present stage."""
         trainer, state = self._now(progress)
         inner = trainer.begin(schema, model, state.inner, num_tasks)
-        return progress if inner is state.inner else replace(state, inner=inner).encode()
+        return progress if inner is state.inner else replace(state, inner=inner)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """Of the first stage."""
@@ -146,13 +144,11 @@ class PathTrainer(Trainer):
         trainer, state = self._now(progress)
         return trainer.update_size(model, state.inner)
 
-    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+    def advance(self, model: Array, progress: Any, summed: Summed) -> tuple[Array, Any]:
         """As the present stage."""
         trainer, state = self._now(progress)
-        # Second derivatives and vectors of many classes are long: they are copied once, into the vector of the path.
-        advance = trainer.advanced if NewtonState.is_of(state.inner) else trainer.advance
-        model, inner = advance(model, state.inner, summed)
-        return model, replace(state, inner=inner, is_first=False).encode()
+        model, inner = trainer.advance(model, state.inner, summed)
+        return model, replace(state, inner=inner, is_first=False)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """As a stage."""
@@ -178,26 +174,27 @@ class PathTrainer(Trainer):
             return verdict
         return Verdict(action=Action.GO_ON, reason=verdict.reason)
 
-    def certified(self, model: Array, progress: Array, report: Report) -> tuple[Array, Array]:
+    def certified(self, model: Array, progress: Any, report: Report) -> tuple[Array, Any]:
         """Go over to the next stage, if the certificate ends this one."""
         trainer, relative, stage = self._stage_report(model, report)
         is_over = relative.is_complete and trainer.verdict(model, relative).action is Action.STOP
         if not is_over or stage + 1 == len(self.stages):
             return model, progress
         state = PathState.of(progress)
-        found = np.concatenate([[relative.iteration, trainer.relative_gap(model, relative)], model])
+        gap = trainer.relative_gap(model, relative)
+        found = StageResult(iterations=relative.iteration, gap=gap, model=model.copy())
         rebuilt = model if report.rebuilt is None else report.rebuilt
         start = _start(trainer, model, rebuilt, state.inner)
         if isinstance(trainer, MultinomialTrainer) and stage and self.can_go_on(stage) and self.can_go_on(stage + 1):
-            start = self._foreseen(stage, model, state.results[-1, 2:])
+            start = self._foreseen(stage, model, state.results[-1].model)
         following = PathState(
             stage=stage + 1,
             began=report.iteration,
             is_fresh=start is None or not self.can_go_on(stage + 1),
-            results=np.array([*state.results, found]),
+            results=[*state.results, found],
             inner=NO_PROGRESS,
         )
-        return np.zeros_like(model) if start is None or following.is_fresh else start.copy(), following.encode()
+        return np.zeros_like(model) if start is None or following.is_fresh else start.copy(), following
 
     def _foreseen(self, stage: int, model: Array, before: Array) -> Array:
         """Go on as from the stage before, and no farther: weights are about linear in log C.

@@ -47,9 +47,14 @@ def symmetric(packed: Array, size: int) -> Array:
     return matrix
 
 
+def triangle_ends(size: int) -> Array:
+    """Return where each row of a packed triangle ends, shape (size,), int64."""
+    return np.cumsum(np.arange(1, size + 1))
+
+
 def packed_diagonal(packed: Array, size: int) -> Array:
     """Return the diagonal of a packed triangle, shape (size,)."""
-    return packed[np.cumsum(np.arange(1, size + 1)) - 1]
+    return packed[triangle_ends(size) - 1]
 
 
 def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
@@ -72,16 +77,16 @@ def cholesky_solve(factor: Array, right: Array) -> Array:
     return np.asarray(lapack.dpotrs(factor.T, right, lower=0)[0])
 
 
-def packed_factor(matrix: Array, *jitters: float) -> Array:
+def packed_factor(packed: Array, size: int, *jitters: float) -> Array:
     """Find the factor of `cholesky_factor` in LAPACK's rectangular full packed format, shape (n (n + 1) / 2,).
 
-    It is empty where there is none, has the dtype of the matrix, float32 or float64, takes half of the memory of the
-    square, and solves for several right-hand sides at once as fast.
+    It is empty where there is none, has the dtype of the packed triangle, float32 or float64, takes half of the memory
+    of a square, and solves for several right-hand sides at once as fast. Jitters are added to `packed`.
     """
-    to_packed, find = (lapack.strttf, lapack.spftrf) if matrix.dtype == np.float32 else (lapack.dtrttf, lapack.dpftrf)
+    to_full, find = (lapack.stpttf, lapack.spftrf) if packed.dtype == np.float32 else (lapack.dtpttf, lapack.dpftrf)
     for added in (0.0, *jitters):
-        matrix.reshape(-1)[:: len(matrix) + 1] += added
-        factor, fault = find(len(matrix), to_packed(matrix.T)[0], overwrite_a=1)
+        packed[triangle_ends(size) - 1] += added
+        factor, fault = find(size, to_full(size, packed)[0], overwrite_a=1)
         if not fault and np.isfinite(factor).all():
             return np.asarray(factor)
     return np.zeros(0)
@@ -89,7 +94,10 @@ def packed_factor(matrix: Array, *jitters: float) -> Array:
 
 def packed_solve(factor: Array, right: Array) -> Array:
     """Solve L L^T x = right, for a factor that `packed_factor` found; shape (n,), or (n, m) for m right-hand sides."""
-    return np.asarray(lapack.dpftrs(len(right), factor, right)[0])
+    if factor.dtype == np.float64:
+        return np.asarray(lapack.dpftrs(len(right), factor, right)[0])
+    size = float(np.abs(right).max(initial=0.0)) or 1.0  # float32 may have no room for it
+    return np.multiply(lapack.spftrs(len(right), factor, (right / size).astype(np.float32))[0], size, dtype=np.float64)
 
 
 def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
@@ -121,8 +129,10 @@ def add_dense_products(
     # `kernels.products.scale_rows`, which scales all columns in a third of the time; None for NumPy. The parts are
     # C-contiguous then
     scale_rows: Callable[..., None] | None = None,
-) -> None:
-    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied."""
+) -> bool:
+    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied. Returns False, and adds nothing, where a
+    rough sum is beyond float32.
+    """
     dtype = np.float32 if is_rough else np.float64
     scales = np.sqrt(weights).astype(dtype, copy=False)
     # A last column of zeros adds a last row of zeros, and the triangle without it comes first in `out`.
@@ -171,11 +181,20 @@ def add_dense_products(
                 np.multiply(scale, last, out=buffer[num_filled:end, width])
             num_filled = end
     if total is None:
-        return
+        return True
     if num_filled:
         _add_square(total, buffer[:num_filled])
     size = len(total)
-    pack(total.T, out[: size * (size + 1) // 2])
+    if (
+        is_rough and not np.isfinite(total.diagonal()).all()
+    ):  # no product of two columns is beyond both of their squares
+        return False
+    if size <= FEW_COLUMNS:
+        pack(total.T, out[: size * (size + 1) // 2])
+        return True
+    for row, end in enumerate(triangle_ends(size).tolist()):  # without another triangle, which LAPACK would return
+        out[end - row - 1 : end] += total[: row + 1, row]
+    return True
 
 
 class _Scratch(threading.local):

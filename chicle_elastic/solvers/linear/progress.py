@@ -1,13 +1,13 @@
-"""States that all tasks have in common while a fit runs, as one flat vector: by the fields of their dataclasses.
+"""States that all tasks have in common while a fit runs, and each as one flat vector: by the fields of its dataclass.
 
     kind       1                     says which class with which fields the vector is one of
     fields     one each              floats, integers, booleans and enumerations; lengths of arrays; numbers of parts
     arrays                           in the order of the fields
     parts                            one after the other, each of them as a vector of its own
 
-A vector goes along with the sums of every pass, so an array that the next pass does not need is left out (`kept`). A
-checkpoint keeps it: a class with other fields has another kind, so that nothing is read from the wrong place. A task
-that has decoded a vector keeps the state behind it, so that it decodes each vector once.
+A task that joins gets the vector, and a checkpoint keeps it: a class with other fields has another kind, so that
+nothing is read from the wrong place. Between passes a task has the state itself, which shares the arrays that a step
+leaves as they are with the state before. An array that the next pass does not need is left out of both (`kept`).
 """
 
 import typing
@@ -23,10 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.products import CACHED_VALUES
 
 Numbers = npt.NDArray[np.int64]  # the type of an array field of integers below 2^53
-ROWS = "rows"  # Metadata of an array field of two dimensions: the name of a scalar before it, how many rows it has
 NOTHING = np.zeros(0)
 NO_NUMBERS = np.zeros(0, dtype=np.int64)
 
@@ -48,7 +46,6 @@ class _Plan:
     kind: float  # a number that no class with other fields has, but by chance
     scalars: dict[str, Callable[[float], Any]]  # by name, what makes one of a float
     arrays: dict[str, Array]  # those without a value, by name
-    rows: dict[str, str]  # of those of two dimensions, the scalar that says how many rows there are
     parts: dict[str, Any]  # classes of lists of parts, by name
 
 
@@ -68,17 +65,12 @@ def _cached_plan(cls: Any) -> _Plan:
         else:
             scalars[field.name] = _reader(field.type)
     names = cls.__qualname__, *scalars, "arrays", *arrays, "parts", *((name, _plan(parts[name]).kind) for name in parts)
-    rows = {field.name: field.metadata[ROWS] for field in fields(cls) if ROWS in field.metadata}
-    return _Plan(float(zlib.crc32(repr(names).encode())), scalars, arrays, rows, parts)
+    return _Plan(float(zlib.crc32(repr(names).encode())), scalars, arrays, parts)
 
 
 def _reader(kind: Any) -> Callable[[float], Any]:
     read: Callable[[float], Any] = kind
     return {float(member.value): member for member in kind}.__getitem__ if issubclass(kind, Enum) else read
-
-
-_last: dict[Any, tuple[Any, Any]] = {}  # by class, the vector that was looked at last and its state
-NONE = None, None
 
 
 class Head(IntEnum):
@@ -128,9 +120,34 @@ class ProgressState:
             arrays += [piece for part in getattr(self, name) for piece in part.pieces()]
         return [np.array(head), *arrays]
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        """Make the vector, for what sends or keeps it."""
+        return self.encode().astype(dtype or np.float64, copy=False)
+
+    def ready(self) -> Self:
+        """Make this state what a task would decode of its vector, and return it: no array that is not kept, and none
+        that is a part of another, which may be a sum whose memory is used again.
+        """
+        plan, kept = _plan(type(self)), self.kept()
+        for name, read in plan.scalars.items():
+            setattr(self, name, read(getattr(self, name)))
+        for name, none in plan.arrays.items():
+            value = getattr(self, name)
+            if name not in kept or not value.size:
+                setattr(self, name, none)
+                continue
+            value = value if value.ndim == 1 else value.reshape(-1)
+            setattr(self, name, value.astype(none.dtype, copy=value.base is not None))
+        for name in plan.parts:
+            for part in getattr(self, name):
+                part.ready()
+        return self
+
     @classmethod
-    def is_of(cls, progress: Array) -> bool:
-        """Say whether a vector is a state of this class."""
+    def is_of(cls, progress: Any) -> bool:
+        """Say whether a progress is a state of this class, or its vector."""
+        if isinstance(progress, ProgressState):
+            return type(progress) is cls
         return len(progress) > 0 and bool(progress[0] == _plan(cls).kind)
 
     @classmethod
@@ -150,8 +167,6 @@ class ProgressState:
             begin, end, found[name] = end, end + int(next(values)), none
             if end > begin:
                 array = vector[begin:end]
-                if name in plan.rows:
-                    array = array.reshape(found[plan.rows[name]], -1)
                 found[name] = array.astype(np.int64) if none is NO_NUMBERS else array
         for name, part in plan.parts.items():
             found[name] = []
@@ -161,18 +176,20 @@ class ProgressState:
         return cls(**found), end
 
     @classmethod
-    def look(cls, progress: Array) -> Self:
-        """Return the state for reading only. That of a long vector is not kept: decoding it takes no time beside a
-        pass, and nothing would free the vector.
-        """
-        vector, state = _last.get(cls, NONE)
-        if vector is not progress:
-            state = cls.decode(progress)
-            _last[cls] = (progress, state) if progress.size <= CACHED_VALUES else NONE
-        return state
+    def look(cls, progress: Any) -> Self:
+        """Return the state for reading only."""
+        return progress if isinstance(progress, cls) else cls.decode(progress)
 
     @classmethod
-    def take(cls, progress: Array) -> Self:
-        """Return the state to change it, but not what is in its arrays; no other call returns this one."""
-        vector, state = _last.pop(cls, NONE)
-        return state if vector is progress else cls.decode(progress)
+    def take(cls, progress: Any) -> Self:
+        """Return a state of its own to change, but not what is in its arrays."""
+        return progress._copied() if isinstance(progress, cls) else cls.decode(progress)
+
+    def _copied(self) -> Self:
+        """Return a state with the same arrays, and with parts of its own."""
+        plan, found = _plan(type(self)), object.__new__(type(self))
+        for name in (*plan.scalars, *plan.arrays):
+            setattr(found, name, getattr(self, name))
+        for name in plan.parts:
+            setattr(found, name, [part._copied() for part in getattr(self, name)])
+        return found

@@ -304,12 +304,9 @@ def add_dense(
 ) -> None:
     """As `add_dense_products`: in float32 of the rows `rough` where these are given and no square is beyond float32."""
     if rough is not None:
-        total = np.zeros(len(out))
         with np.errstate(over="ignore", invalid="ignore"):
-            add_dense_products(rough, weights, features, intercept, total, is_rough=True, **options)
-        if np.isfinite(total).all():
-            out += total
-            return
+            if add_dense_products(rough, weights, features, intercept, out, is_rough=True, **options):
+                return
     add_dense_products(parts, weights, features, intercept, out, **options)
 
 

@@ -116,7 +116,7 @@ class LinearTrainer(CertifiedTrainer):
 
         return LinearSolver(ctx, self)
 
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+    def begin(self, schema: DataSchema, model: Array, progress: Any, num_tasks: int) -> Any:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
         state = self.look(progress)
         if isinstance(state, NewtonState):
@@ -129,13 +129,13 @@ class LinearTrainer(CertifiedTrainer):
         is_large = state is not None and (
             (has_too_many and num_tasks > 1) or (state.descends and Loss.named(self.loss) is not Loss.HINGE)
         )
-        if method is Method.NEWTON or is_large or np.array_equal(progress, GIVEN_UP):
+        if method is Method.NEWTON or is_large or (state is None and np.array_equal(progress, GIVEN_UP)):
             return CertifiedTrainer.begin(self, schema, model, NO_PROGRESS, num_tasks)
         if method is Method.COORDINATES and not is_slow:
             return NO_PROGRESS
         if state is None:
             outputs = self.num_outputs(schema)
-            return WorkingSetState(num_outputs=outputs, D=schema.num_features + 1, num_rows=schema.num_rows).encode()
+            return WorkingSetState(num_outputs=outputs, D=schema.num_features + 1, num_rows=schema.num_rows)
         return CertifiedTrainer.begin(self, schema, model, progress, num_tasks)
 
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
@@ -172,7 +172,7 @@ class LinearTrainer(CertifiedTrainer):
         """The change of w, or the sums of a pass of another method."""
         return len(model) if self.look(progress) is None else CertifiedTrainer.update_size(self, model, progress)
 
-    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+    def advance(self, model: Array, progress: Any, summed: Summed) -> tuple[Array, Any]:
         """See `newton.steps` and `working_set.steps` for what is more than a sum."""
         if self.may_be_cut(progress):
             model = self.merge(model, summed.delta, summed.weight)
@@ -182,9 +182,9 @@ class LinearTrainer(CertifiedTrainer):
             state = WorkingSetState.take(progress)
             rounds.descended(state, self._estimated_gap(model, summed.metrics), self.tol)
         else:
-            model, state = self.advanced(model, progress, summed)
+            model, state = CertifiedTrainer.advance(self, model, progress, summed)
         has_stalled = isinstance(state, WorkingSetState) and state.num_stalls >= PATIENCE
-        return model, GIVEN_UP if has_stalled else state.encode()
+        return model, GIVEN_UP if has_stalled else state.ready()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """w of the duals that a Newton run has written at its end, where w is not quite that."""

@@ -12,7 +12,15 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
-from chicle_elastic.solvers.linear.products import ALL, pack, packed_diagonal, packed_factor, packed_solve, unpack
+from chicle_elastic.solvers.linear.products import (
+    ALL,
+    pack,
+    packed_diagonal,
+    packed_factor,
+    packed_solve,
+    triangle_ends,
+    unpack,
+)
 from chicle_elastic.solvers.linear.progress import NOTHING
 
 
@@ -45,12 +53,12 @@ def factored(
     found = np.zeros(1 + (packed.size + is_rough) // (1 + is_rough))
     found[0], diagonals, factors = len(packed), np.empty((len(packed), D)), found[1:].view(dtype)
     for number, block in enumerate(packed):
-        rough = block.astype(dtype, copy=False)
-        if np.isfinite(rough).all():
-            block = rough
-        made = Preconditioner.of(block, packed_diagonal(block, D), ALL, NOTHING, ridge[0])
-        diagonals[number] = made.diagonal
-        factor = made.factor if len(made.factor) else packed_factor(np.eye(D))
+        made = Preconditioner.of(block, packed_diagonal(block, D), ALL, NOTHING, ridge[0], is_rough=is_rough)
+        diagonals[number], factor = made.diagonal, made.factor
+        if not len(factor):
+            one = np.zeros(len(block), dtype)
+            one[triangle_ends(D) - 1] = 1.0
+            factor = packed_factor(one, D)
         factors[number * len(factor) : (number + 1) * len(factor)] = factor
     if len(packed) < K:
         diagonals = ridge + shares[:, None] * (diagonals - ridge[0])

@@ -152,6 +152,7 @@ class SoftmaxProblem(Problem):
 
     def resting(self, output: OutputState, w: Array, gradient: Array, found: Evaluation) -> Array:
         """Take a last step of the intercepts, where that leaves less of the gap."""
+        output.residual = output.diagonal = NOTHING  # what follows begins with a look; a certificate is kept for long
         left, step = self._intercepts_moved(output, gradient, found)
         if left > output.steepness:
             return w

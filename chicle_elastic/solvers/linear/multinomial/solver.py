@@ -1,5 +1,6 @@
 """Sums of a pass of a multinomial regression over the rows of one task, which remembers the last probabilities."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.agreement import is_same
+from chicle_elastic.solvers.linear.local import LocalPart
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
@@ -22,11 +24,11 @@ like embeddings, columns far from 0 and separable classes. With tol 1e-4 fits ta
 
 
 class MultinomialSolver(NewtonSolver):
-    """One per uni-task."""
+    """One per uni-task. Threads have a part of the rows each; what they sum up is added in the order of the parts."""
 
     def __init__(self, ctx: Context, trainer: Any) -> None:
-        super().__init__(ctx, trainer, intercept=float(trainer.has_intercept))
-        self._known: tuple[Array, Array] | None = None
+        super().__init__(ctx, trainer, intercept=float(trainer.has_intercept), num_threads=trainer.num_threads)
+        self._known: tuple[Array, list[Array]] | None = None
 
     def forget(self) -> None:
         """Forget the probabilities."""
@@ -63,25 +65,26 @@ class MultinomialSolver(NewtonSolver):
             self._add_blocks(weights[np.newaxis], part[state.D :], is_rough=state.is_rough)
 
     def _evaluate(self, state: NewtonState, problem: SoftmaxProblem, W: Array, found: Evaluation) -> None:
-        local, output, K = self.local, state.outputs[0], state.num_classes
+        local, output = self.local, state.outputs[0]
         self._known = None  # whose memory the new ones take
-        p = np.zeros((K, local.rows.num_rows), np.float32 if state.is_rough else np.float64)
-        there = W + problem.by_class(output.direction)
+        there, p = W + problem.by_class(output.direction), self._room(len(W), is_rough=state.is_rough)
         is_smooth = not output.damping and output.reach == 1.0 and not state.num_refused
         is_rough = state.is_rough and problem.tol >= LEAST_ROUGH_TOL and is_smooth
-        beside = found.beside.reshape(K, K)
-        loss, found.scalars[Sum.DUALS], gradient = self._sums(there, p=p, beside=beside, is_rough=is_rough)
+        (loss, found.scalars[Sum.DUALS]), gradient, beside = self._sums(there, p, is_rough=is_rough)
         self._known = there, p
+        found.beside[:] = beside.ravel()
         found.scalars[[Sum.ROUND, Sum.LOSS]] = loss
         found.v[:] = -gradient.ravel()
         found.step[:] = output.step
         if output.block is Block.KEPT:
             return
         if state.is_exact:
-            found.second[:] = joint_block(local.rows.dense(np.arange(local.rows.num_rows)), p, local.upper)
+            rows = local.rows.dense(np.arange(local.rows.num_rows))
+            found.second[:] = joint_block(rows, np.concatenate(p, axis=1), local.upper)
             return
         weights_of = mean_weights if problem.num_blocks(state) == 1 else block_weights
-        weights = self._drawn(weights_of(p, local.upper), state.row_step)
+        each = [weights_of(known, part.upper) for known, part in zip(p, self._threads, strict=True)]
+        weights = self._drawn(np.concatenate(each, axis=1), state.row_step)
         self._add_blocks(weights, found.second if len(found.second) else found.diagonal, is_rough=state.is_rough)
 
     def _add_blocks(self, weights: Array, blocks: Array, *, is_rough: bool) -> None:
@@ -103,53 +106,81 @@ class MultinomialSolver(NewtonSolver):
         chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
         return np.where(local.ticks < chances, np.where(chances < 1.0, bounds, weights), 0.0)
 
-    def _sums(
-        self, W: Array, *, p: Array | None = None, beside: Array | None = None, is_rough: bool = False
-    ) -> tuple[float, float, Array]:
-        """Sum up loss, entropy and gradient, shape (K, D), in one pass; fill in `p`, (K, num_rows), and add to
-        `beside`, (K, K). If it is rough, products are in float32; losses and slopes are in float64.
+    @property
+    def _threads(self) -> Sequence[LocalPart]:
+        """The part of the rows of each thread."""
+        return self.local.parts(self.local.useful_threads)
+
+    def _room(self, K: int, *, is_rough: bool) -> list[Array]:
+        """Return room for probabilities of the rows of each part, shape (K, n)."""
+        return [np.zeros((K, part.rows.num_rows), np.float32 if is_rough else np.float64) for part in self._threads]
+
+    def _sums(self, W: Array, known: Sequence[Array] = (), *, is_rough: bool = False) -> tuple[Array, Array, Array]:
+        """Sum up loss and entropy, the gradient, shape (K, D), and second derivatives by the intercepts, (K, K), in one
+        pass; fill in probabilities, if there is room for them. If it is rough, products are in float32; losses and
+        slopes are in float64.
         """
-        local, values = self.local, np.zeros(2)
 
-        def slopes_at(rows: Any, scores: Array) -> Array:
-            found = Softmax.of(scores, local.targets[rows], local.upper[rows])
-            values[:] += found.loss, found.entropy
-            if p is not None:
-                p[:, rows] = found.probabilities
-            if beside is not None:
-                beside[...] += found.intercept_curvatures()
-            return found.slopes(local.targets[rows], local.upper[rows])
+        def sum_up(part: LocalPart, p: Array | None) -> tuple[Array, Array, Array]:
+            values, beside = np.zeros(2), np.zeros((len(W), len(W)))
 
-        gradient = local.rows.curved(W, slopes_at, local.counted, is_rough=is_rough)
-        return float(values[0]), float(values[1]), gradient
+            def slopes_at(rows: Any, scores: Array) -> Array:
+                found = Softmax.of(scores, part.targets[rows], part.upper[rows])
+                values[:] += found.loss, found.entropy
+                if p is not None:
+                    p[:, rows] = found.probabilities
+                    beside[...] += found.intercept_curvatures()
+                return found.slopes(part.targets[rows], part.upper[rows])
+
+            return values, part.rows.curved(W, slopes_at, part.counted, is_rough=is_rough), beside
+
+        return self._added(sum_up, known)
 
     def _curved(self, W: Array, vector: Array, *, is_rough: bool) -> Array:
         """Second derivatives of the losses times `vector`, shape (K, D)."""
-        local, p = self.local, self._probabilities(W, np.float32 if is_rough else np.float64)
 
-        def curve(rows: Any, changes: Array) -> Array:
-            chosen = p[:, rows]
-            curved = chosen * changes
-            curved -= chosen * curved.sum(axis=0)
-            curved *= local.upper[rows]
-            return curved
+        def curve_part(part: LocalPart, p: Array | None) -> tuple[Array]:
+            def curve(rows: Any, changes: Array) -> Array:
+                assert p is not None
+                chosen = p[:, rows]
+                curved = chosen * changes
+                curved -= chosen * curved.sum(axis=0)
+                curved *= part.upper[rows]
+                return curved
 
-        return local.rows.curved(vector, curve, local.counted, is_rough=is_rough)
+            return (part.rows.curved(vector, curve, part.counted, is_rough=is_rough),)
 
-    def _probabilities(self, W: Array, dtype: Any) -> Array:
-        """Find those of all rows, shape (K, num_rows); rows are not read where W is 0."""
+        return self._added(curve_part, self._probabilities(W, is_rough=is_rough))[0]
+
+    def _added(self, run: Callable[[LocalPart, Array | None], Any], known: Sequence[Array]) -> Any:
+        """Run over all parts, each with its probabilities, and add up what is returned."""
+
+        @np.errstate(over="ignore", invalid="ignore")  # which a thread has of its own
+        def run_part(pair: tuple[LocalPart, Array | None]) -> Any:
+            return run(*pair)
+
+        rooms: Sequence[Array | None] = known or [None] * len(self._threads)
+        first, *others = self.local.run_parts(run_part, list(zip(self._threads, rooms, strict=True)))
+        for other in others:
+            for total, more in zip(first, other, strict=True):
+                total += more
+        return first
+
+    def _probabilities(self, W: Array, *, is_rough: bool) -> list[Array]:
+        """Find those of the rows of each part, shape (K, n); rows are not read where W is 0."""
         known = self._known
-        if known is None or known[1].dtype != dtype or not is_same(known[0], W):
-            p = np.zeros((len(W), self.local.rows.num_rows), dtype)
+        if known is None or (known[1][0].dtype == np.float32) != is_rough or not is_same(known[0], W):
+            room = self._room(len(W), is_rough=is_rough)
             if W[:, :-1].any():
-                self._sums(W, p=p)
+                self._sums(W, room)
             else:
-                p[:] = probabilities(W[:, -1:])
-            known = self._known = W.copy(), p
+                for p in room:
+                    p[:] = probabilities(W[:, -1:])
+            known = self._known = W.copy(), room
         return known[1]
 
     def evaluate_rows(self, model: Array, progress: Array) -> Update:
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
-        loss, entropy, gradient = self._sums(model.reshape(-1, self.local.rows.num_columns))
-        metrics = {"loss": loss, "entropy": entropy, "rows": float(self.local.tables.num_rows)}
+        (loss, entropy), gradient, _ = self._sums(model.reshape(-1, self.local.rows.num_columns))
+        metrics = {"loss": float(loss), "entropy": float(entropy), "rows": float(self.local.tables.num_rows)}
         return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

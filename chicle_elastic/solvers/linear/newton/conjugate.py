@@ -34,10 +34,12 @@ what these add to the gap and the step foretells. On six wide data sets 0.3 and 
 LEAST_ETA = ETA * ETA  # share of the gradient that conjugate gradients leave of a smooth loss at least
 
 
-def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
-    """Append a pair, and drop the oldest ones if that were too many; of very wide data there are none."""
+def appended(pairs: Array, change: Array, of_gradient: Array, room: int = MOST_BLOCK_VALUES // 2) -> Array:
+    """Append a pair, and drop the oldest ones if that were too many for this number of values; of very wide data there
+    are none.
+    """
     size = len(change)
-    most = min(KEPT_PRODUCTS, MOST_BLOCK_VALUES // (2 * size))
+    most = min(KEPT_PRODUCTS, room // size)
     pair = np.concatenate([change, of_gradient]).astype(np.float32)
     # Of a convex function anything else is rounding, or beyond float32.
     if most == 0 or not 0.0 < dot(*pair.astype(np.float64).reshape(2, size)) < math.inf:
@@ -108,7 +110,9 @@ def multiplied(
             return w
     else:
         if len(output.factor):
-            output.met = appended(output.met, p, product)
+            # Of many classes pairs are larger than a block. A probe of 50 has 2, which take 2 % more products than 8.
+            room = max(len(output.factor) // 2, D) if problem.num_classes > 1 else MOST_BLOCK_VALUES // 2
+            output.met = appended(output.met, p, product, room)
         output.direction = output.direction + step * p
         output.slope -= step * before  # directions are conjugate: this is the gradient times the step
         if _leaves_little(state, output, problem):

@@ -21,6 +21,7 @@ from chicle_elastic.solvers.linear.products import (
     packed_diagonal,
     packed_factor,
     packed_solve,
+    triangle_ends,
     unpack,
 )
 from chicle_elastic.solvers.linear.progress import NOTHING
@@ -138,9 +139,11 @@ class Preconditioner:
         self._scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
 
     @classmethod
-    def of(cls, packed: Array, diagonal: Array, columns: Array, beside: Array, ridge: Array) -> "Preconditioner":
+    def of(
+        cls, packed: Array, diagonal: Array, columns: Array, beside: Array, ridge: Array, *, is_rough: bool = False
+    ) -> "Preconditioner":
         """Find the factor, of packed second derivatives in the columns of the block and the diagonal of all, without
-        penalty; in float32 of those in float32.
+        penalty; that of rough ones in float32, if that holds them.
         """
         if len(beside):
             means = beside / max(float(beside[-1]), TINY)
@@ -148,13 +151,17 @@ class Preconditioner:
         found = cls(ridge + np.maximum(diagonal, 0.0), np.zeros(0), columns, beside)
         if len(packed):
             which = columns if len(columns) else np.arange(len(diagonal))
-            matrix = unpack(packed, len(which))
-            inner = found._scale[which]
+            inner, ends = found._scale[which], triangle_ends(len(which))
             with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
-                matrix *= inner
-                matrix *= inner[:, None]
-            matrix.reshape(-1)[:: len(which) + 1] += (inner * inner) * ridge[which]
-            found.factor = packed_factor(matrix, *JITTERS)
+                matrix: Any = packed.astype(np.float32 if is_rough else np.float64)
+                if is_rough and not np.isfinite(matrix).all():
+                    matrix = packed.copy()
+                for row, end in enumerate(ends.tolist()):
+                    values = matrix[end - row - 1 : end]
+                    values *= inner[: row + 1]
+                    values *= inner[row]
+            matrix[ends - 1] += (inner * inner) * ridge[which]
+            found.factor = packed_factor(matrix, len(which), *JITTERS)
         return found
 
     def solve(self, residual: Array) -> Array:

@@ -100,7 +100,7 @@ class NewtonSolver(Solver):
             return update
         room = np.zeros(len(model) + state.room)
         if budget.num_ranks == 1 and not update.is_partial:
-            reached = self._go_on(type(state).decode(budget.progress), model, update.delta, budget)
+            reached = self._go_on(type(state).take(budget.progress), model, update.delta, budget)
             if len(reached) <= len(room):
                 room[: len(reached)] = reached
         return replace(update, delta=np.concatenate([update.delta, room]))

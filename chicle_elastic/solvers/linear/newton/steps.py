@@ -96,8 +96,9 @@ def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
 def reopen(state: NewtonState, problem: Problem, model: Array) -> None:
     """Begin anew at the present w: a certificate was not good enough, or other rows are there."""
     state.num_refused += 1
-    # Products of a parabola repair what that does.
-    state.is_rough = state.is_rough and problem.loss.is_parabola and not problem.takes_steps
+    # Products of a parabola repair what that does, and slopes of a softmax are exact from now on.
+    repairs = problem.loss.is_parabola or problem.num_classes > 1
+    state.is_rough = state.is_rough and repairs and not problem.takes_steps
     for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
         output.is_refused = True
         _restart(state, output, problem, w)

@@ -239,6 +239,7 @@ class MultinomialTrainer(NewtonTrainer):
     C: float = 1.0  # factor of the sum of losses, > 0
     tol: float = 1e-3  # relative duality gap at which to stop; 0 for never
     has_intercept: bool = True  # whether there are intercepts, which are not penalised
+    num_threads: int = 1  # most threads a task may use; fewer are used on small data
     # factor of C per target code; None for 1. Rows of a code with the factor 0 are left out
     class_weights: tuple[float, ...] | None = None
     code_classes: tuple[int, ...] | None = None  # class of each target code, from 0; None where codes are classes
