@@ -239,10 +239,11 @@ class MappedFiles:
         self._lock = threading.Lock()
 
     def __getitem__(self, file: int) -> Array:
-        with self._lock:
-            if file and len(self._files) == 1:
-                self._wait()
-                self._files += [map_file(fd) for fd in self._fds[1:]]
+        if file >= len(self._files):  # the first one is for threads that need not wait
+            with self._lock:
+                if len(self._files) == 1:
+                    self._wait()
+                    self._files += [map_file(fd) for fd in self._fds[1:]]
         return self._files[file]
 
 

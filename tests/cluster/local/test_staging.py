@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,29 @@ def test_nodes_meet_while_data_is_staged(who_dies: str, tmp_path: Path, monkeypa
         outcome = cluster.run(Job(trainer=LinearTrainer(C=0.1), source=large_data(), max_iterations=500))
     assert outcome.certificate is not None
     assert outcome.certificate.is_complete
+
+
+def test_what_is_here_is_read_while_another_thread_waits() -> None:
+    """A task loads what nodes began with while its main thread waits for the rest."""
+    waits, is_whole = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waits.set()
+        assert is_whole.wait(60)
+
+    with staging.StagedFiles() as files:
+        files.add(np.ones(3))
+        files.seal(0)
+        files.fill()
+        memory = staging.MappedFiles(files.fds, wait)
+        with ThreadPoolExecutor(2) as threads:
+            later = threads.submit(lambda: memory[1])
+            assert waits.wait(60)
+            try:
+                assert threads.submit(lambda: memory[0].view(float).sum()).result(60) == 3
+            finally:
+                is_whole.set()
+            assert len(later.result(60)) == 1
 
 
 def test_what_fails_while_nodes_wait_for_data_is_told_and_they_go() -> None:
