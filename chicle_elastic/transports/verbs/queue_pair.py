@@ -8,7 +8,7 @@ is for `poll`, `heed_event` takes what made it readable, `completions` asks the 
 import ipaddress
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from chicle_elastic.errors import ProtocolError
@@ -63,14 +63,7 @@ class EndPoint:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {
-            "number": self.number,
-            "packet": self.packet,
-            "gid": self.gid,
-            "lid": self.lid,
-            "mtu": self.mtu,
-            "reads": self.reads,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
