@@ -44,11 +44,11 @@ def always_threads(monkeypatch):
 def test_threads_come_to_the_same_but_for_rounding(loss, shape, num_threads, always_threads, monkeypatch):
     """While chunks come and go, fewer of them than threads among it; and twice to the same bits."""
     calls = []
-    run_parts = LocalData.run_parts
+    each_part = LocalData.each_part
     monkeypatch.setattr(
         LocalData,
-        "run_parts",
-        lambda self, run, parts, *rest: (calls.append(len(parts)), run_parts(self, run, parts, *rest))[1],
+        "each_part",
+        lambda self, run, parts, *rest: (calls.append(len(parts)), each_part(self, run, parts, *rest)),
     )
     data, one = problem(**shape), trainer_of(loss, is_wide=shape is WIDE)
     runtime, many = InProcess(num_tasks=4, changes=FOUR_ONE_FOUR), dataclasses.replace(one, num_threads=num_threads)
@@ -67,7 +67,9 @@ def test_threads_come_to_the_same_but_for_rounding(loss, shape, num_threads, alw
 def test_threads_are_fewer_where_their_sums_would_take_more_memory_than_the_rows(always_threads, monkeypatch):
     """Second derivatives of three outputs beside a few rows."""
     monkeypatch.setattr(solver, "MOST_BLOCK_VALUES", 0)
-    monkeypatch.setattr(LocalData, "run_parts", lambda self, run, parts, stop=None: [run(part) for [part] in [parts]])
+    monkeypatch.setattr(
+        LocalData, "each_part", lambda self, run, parts, take, _: [take(run(part)) for [part] in [parts]]
+    )
     data, trainer = problem(rows=48, features=9, classes=3), trainer_of("hinge", num_threads=2)
     assert_optimal(data, trainer, data.run(trainer, 4))
 

@@ -58,10 +58,36 @@ def test_each_thread_has_a_processor_of_its_own():
     assert os.sched_getaffinity(0) == available
 
 
+def data_of_two_threads():
+    """Without chunks; to be closed."""
+    bounds = Bounds(C=1.0, class_weights=None)
+    return LocalData({}, loss=Loss.HINGE, bounds=bounds, intercept=1.0, num_threads=2)
+
+
+def test_what_comes_of_many_parts_is_taken_in_their_order_before_the_next_ones_begin():
+    """Two threads, and two more that were not taken yet."""
+    local, begun, taken, most = data_of_two_threads(), [], [], 0
+
+    def take(part):
+        nonlocal most
+        most = max(most, len(begun) - len(taken))
+        taken.append(part)
+
+    def run(part):
+        begun.append(part)
+        return part
+
+    try:
+        local.each_part(run, range(64), take)
+    finally:
+        local.close()
+    assert taken == list(range(64))
+    assert most <= 4
+
+
 def test_an_interrupted_pass_leaves_no_thread_at_work():
     """The others are told to stop, and waited for."""
-    bounds = Bounds(C=1.0, class_weights=None)
-    local, stop, ended = LocalData({}, loss=Loss.HINGE, bounds=bounds, intercept=1.0, num_threads=2), StopFlag(), []
+    local, stop, ended = data_of_two_threads(), StopFlag(), []
     is_at_work = threading.Event()
 
     def run(part):

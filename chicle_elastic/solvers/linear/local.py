@@ -1,6 +1,7 @@
 """The chunks of one task as the methods see them: tables for kernels, columns per output, and threads."""
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
@@ -242,14 +243,33 @@ class LocalData(LocalPart):
     def run_parts(
         self, run: Callable[[_Part], _Result], parts: Sequence[_Part], stop: StopFlag | None = None
     ) -> list[_Result]:
-        """`run` on each part, here when there is one, else on the pool: none of its threads outlives an interrupt."""
+        """`run` on each part, here when there is one, else on the pool."""
+        results = list[_Result]()
+        self.each_part(run, parts, results.append, stop)
+        return results
+
+    def each_part(
+        self,
+        run: Callable[[_Part], _Result],
+        parts: Sequence[_Part],
+        take: Callable[[_Result], object],
+        stop: StopFlag | None = None,
+    ) -> None:
+        """As `run_parts`, and give what comes of the parts to `take`, in their order. Sums over many parts need the
+        memory of two more than there are threads. No thread outlives an interrupt.
+        """
         if len(parts) == 1:
-            return [run(parts[0])]
+            take(run(parts[0]))
+            return
         if self._pool is None:
             self._pool = kernel_threads(self.num_threads)
-        futures = [self._pool.submit(run, part) for part in parts]
+        left = iter(parts)
+        futures = deque(self._pool.submit(run, part) for part in itertools.islice(left, self.num_threads + 1))
         try:
-            return [future.result() for future in futures]
+            while futures:
+                wait([futures[0]])
+                take(futures.popleft().result())
+                futures.extend(self._pool.submit(run, part) for part in itertools.islice(left, 1))
         except BaseException:
             if stop is not None:
                 stop.set()

@@ -145,12 +145,17 @@ class NewtonSolver(Solver):
         if self.trainer.problem.has_duals:  # else there was a look
             local.check_all_rows([part for part, _ in parts])
             local.forget("dual_sums")  # those of a loss with corners are written
-        pairs = [(*part, np.zeros_like(sums) if k else sums) for k, part in enumerate(parts)]
-        local.run_parts(
-            lambda part: self._run_part(state, w, budget, part, is_first=part[2] is sums), pairs, budget.stop
-        )
-        for *_, more in pairs[1:]:
-            sums += more
+
+        def run(k: int) -> Array:
+            into = np.zeros_like(sums) if k else sums
+            self._run_part(state, w, budget, (*parts[k], into), is_first=not k)
+            return into
+
+        def add(more: Array) -> None:
+            if more is not sums:
+                np.add(sums, more, out=sums)
+
+        local.each_part(run, range(len(parts)), add, budget.stop)
 
     def _run_part(
         self,
