@@ -181,7 +181,7 @@ def torchft_rows(ours: Stalls, folder: Path, changes: int) -> Iterator[Row]:
             _, never = steps_done_again(side.folder)
             dropped = samples_dropped(side.folder)
     except RuntimeError as error:
-        yield Row("torchft", f"torchft: not measured; {str(error).partition(';')[0]}", None)
+        yield Row("torchft", f"torchft: not measured; {str(error).partition(';')[0]}", None, "", "")
         return
     for kind, values in stalls.items():
         shown = summary(ours[kind]), summary(values)

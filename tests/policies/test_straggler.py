@@ -203,11 +203,11 @@ class TickingClock(VirtualClock):
 
 
 class Cut(Policy):
-    """Sets a deadline that comes with the fourth look at the clock."""
+    """Sets a deadline that comes with the third look at the clock."""
 
     def decide(self, observations: Observations, /) -> Decision | None:
         assert DEADLINE in observations.parameters
-        return Decision(actions=(SetParameter(DEADLINE, 4.0),), reason="as short as that")
+        return Decision(actions=(SetParameter(DEADLINE, 3.0),), reason="as short as that")
 
 
 class Ascent(LinearTrainer):

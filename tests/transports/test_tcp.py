@@ -2,6 +2,7 @@
 
 import selectors
 import socket
+import threading
 
 import pytest
 
@@ -16,7 +17,7 @@ from chicle_elastic.transports.tcp import TcpTransport
 from chicle_elastic.transports.wire import Kind
 from tests.harness.impostor import Impostor
 from tests.harness.transport_contract import TransportContract
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 
 class TestTcp(TransportContract):
@@ -92,6 +93,9 @@ class TestTcp(TransportContract):
             assert not selector.select(0), "those within the limit may still prove the secret"
         for sock in strangers:
             sock.close()
+        assert comes(
+            lambda: not any("-owner-tcp://" in thread.name for thread in threading.enumerate()), self.timeout_s
+        )
         self.assert_serves(reader, owner, arena)
 
 

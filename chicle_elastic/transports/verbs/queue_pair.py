@@ -5,9 +5,11 @@ closed in one place each. It also blocks the whole interpreter in every call tha
 is for `poll`, `heed_event` takes what made it readable, `completions` asks the queue.
 """
 
+import contextlib
 import ipaddress
 import os
 import secrets
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -183,15 +185,18 @@ class QueuePair:
         self._post(self._pair.post_recv, self._verbs.RecvWR(work, 1, [part]), part)
 
     def completions(self) -> list[Completion]:
-        """What has ended since the last call, at most 32 of it."""
-        _, found = self._queue.poll(POLL_AT_ONCE)
+        """What has ended since the last call, at most 32 of it. Raises QueuePairError when the device is gone."""
+        with self._raises("is gone"):
+            _, found = self._queue.poll(POLL_AT_ONCE)
         return [Completion(each.wr_id, each.status, each.byte_len) for each in found]
 
     def heed_event(self) -> None:
-        """Take the event that made `fileno` readable, and ask for the next one; then look for completions again."""
-        self._channel.get_cq_event(self._queue)  # there is one, so this does not wait
-        self._queue.ack_events(1)
-        self._queue.req_notify()
+        """Take the event that made `fileno` readable, and ask for the next one; then look for completions again. Raises
+        QueuePairError when the device is gone."""
+        with self._raises("is gone"):
+            self._channel.get_cq_event(self._queue)  # there is one, so this does not wait
+            self._queue.ack_events(1)
+            self._queue.req_notify()
 
     def status_names(self) -> dict[int, str]:
         """Status of a completion by number."""
@@ -213,12 +218,19 @@ class QueuePair:
 
     def _post(self, post: Any, request: Any, part: Any) -> None:
         try:
-            post(request)
-        except self._verbs.PyverbsError as error:
-            raise QueuePairError(f"{self._device.port.device} takes no more work ({error})") from error
+            with self._raises("takes no more work"):
+                post(request)
         finally:
             request.close()
             part.close()
+
+    @contextlib.contextmanager
+    def _raises(self, what: str) -> Iterator[None]:
+        """Raise QueuePairError for an error of pyverbs."""
+        try:
+            yield
+        except self._verbs.PyverbsError as error:
+            raise QueuePairError(f"{self._device.port.device} {what} ({error})") from error
 
 
 def _completion_channel(device: Device) -> tuple[Any, int]:
