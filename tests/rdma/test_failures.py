@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,18 @@ def sides() -> Iterator[tuple[Side, Side]]:
     """An owner and a reader."""
     with two_sides() as sides:
         yield sides
+
+
+def test_queue_pairs_are_made_while_others_are_closed(sides: tuple[Side, Side]) -> None:
+    """By two threads: a new one finds its own event file, though numbers of open files come free meanwhile."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            each = [pool.submit(lambda: [QueuePair(sides[0].device).close() for _ in range(150)]) for _ in range(2)]
+        assert [future.exception() for future in each] == [None, None]
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def assert_recovers(owner: Side, reader: Side) -> None:

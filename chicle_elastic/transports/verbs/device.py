@@ -89,6 +89,12 @@ def open_context(name: str) -> Any:
         raise RdmaUnavailableError(f"{name} cannot be opened ({error})") from error
 
 
+def close_context(context: Any) -> None:
+    """Close an open device."""
+    with CREATION:
+        context.close()
+
+
 def ports_of(context: Any, name: str) -> Iterator[Port]:
     """Ports of an open device that are up, with each of their addresses that can be used; the best first."""
     verbs = load()
@@ -135,7 +141,7 @@ def choose_port(host: str, device: str | None = None) -> Port:
         try:
             ports.extend(ports_of(context, name))
         finally:
-            context.close()
+            close_context(context)
     if not ports:
         raise RdmaUnavailableError(
             "; ".join(errors) or f"no port of {', '.join(names)} is active with an address; look at `rdma link`"
@@ -157,7 +163,7 @@ class Device:
         try:
             self.domain = verbs.PD(self.context)
         except BaseException:
-            self.context.close()
+            close_context(self.context)
             raise
         self._lock = threading.Lock()
         self._num_users = 1
@@ -184,7 +190,7 @@ class Device:
         for close in self._last_words:
             close()
         self.domain.close()
-        self.context.close()
+        close_context(self.context)
 
     def register(self, address: int, size_bytes: int, *, is_for_peers: bool) -> Any:
         """Let the card reach memory of this process, which stays where it is until the registration is closed. All of

@@ -20,7 +20,7 @@ INSTALL = (
     "(docs/rdma.md says how)"
 )
 CREATION = threading.Lock()
-"""Held while event files are opened: in pyverbs 44 the new one is found by comparing which are open."""
+"""Held while event files are opened or closed: in pyverbs 44 a new one is found by comparing which are open."""
 
 _CLASSES = {
     "pyverbs.device": ("Context", "get_device_list"),

@@ -212,8 +212,9 @@ class QueuePair:
         if self._is_closed:
             return
         self._is_closed = True
-        for made in self._made:
-            made.close()
+        with CREATION:
+            for made in self._made:
+                made.close()
         self._device.release()
 
     def _post(self, post: Any, request: Any, part: Any) -> None:
@@ -235,7 +236,7 @@ class QueuePair:
 
 def _completion_channel(device: Device) -> tuple[Any, int]:
     """A completion channel and its descriptor, which pyverbs 44 does not tell."""
-    with CREATION:  # no other thread opens such a file meanwhile
+    with CREATION:
         before = _event_files()
         channel = load().CompChannel(device.context)
         fd = getattr(channel, "fd", None)
