@@ -185,9 +185,8 @@ def add_dense_products(
     if num_filled:
         _add_square(total, buffer[:num_filled])
     size = len(total)
-    if (
-        is_rough and not np.isfinite(total.diagonal()).all()
-    ):  # no product of two columns is beyond both of their squares
+    # No product of two columns is beyond both of their squares.
+    if is_rough and not np.isfinite(total.diagonal()).all():
         return False
     if size <= FEW_COLUMNS:
         pack(total.T, out[: size * (size + 1) // 2])
