@@ -18,6 +18,7 @@ before it reads or writes.
 """
 
 import array
+import errno
 import os
 import select
 import socket
@@ -225,16 +226,18 @@ class FramedSocket:
             )
         except ConnectionError:  # the peer closed with something unread
             data, ancillary, flags = b"", [], 0
+        fds = array.array("i")
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds = array.array("i")
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-                self._fds.extend(fds)
+        self._fds.extend(fds)
         if flags & socket.MSG_CTRUNC:
-            raise ProtocolError(
-                f"more than {self._limits.fds} descriptors came at once over {self._what}, or this process may open "
-                "no more"
-            )
+            if len(fds) < self._limits.fds:
+                raise ProtocolError(
+                    f"descriptors that came over {self._what} are lost: {os.strerror(errno.EMFILE)} in this process; "
+                    "raise `ulimit -n`"
+                )
+            raise ProtocolError(f"more than {self._limits.fds} descriptors came at once over {self._what}")
         if not data:
             self._has_ended = True
             return

@@ -1,6 +1,7 @@
 """A server of a local cluster that ends says how it has ended: its last words, and its exit code or signal."""
 
 import dataclasses
+import importlib
 import os
 import re
 import signal
@@ -51,7 +52,8 @@ def make_job(trainer: LinearTrainer | None = None) -> Job:
 def test_a_server_that_cannot_start_says_why(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, text: str, how: str
 ) -> None:
-    """And the next fit starts another one."""
+    """And the next fit starts another one. The driver has its own cloudpickle before."""
+    importlib.import_module("cloudpickle")
     (tmp_path / f"{module}.py").write_text(text)
     with monkeypatch.context() as broken:
         broken.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
