@@ -82,7 +82,7 @@ class Node:
 
 
 class Store(Protocol):
-    """Where nodes find each other."""
+    """Give the store where nodes find each other."""
 
     @property
     def endpoint(self) -> str:

@@ -174,7 +174,7 @@ def lines_of(side: str) -> int:
 
 
 def torchft_rows(ours: Stalls, folder: Path, changes: int) -> Iterator[Row]:
-    """What the same changes cost torchft, beside ours. A side that ends by itself is told."""
+    """Measure what the same changes cost torchft, beside ours. A side that ends by itself is told."""
     try:
         with TorchftLoop(folder, 0.0) as side:
             stalls = play(side, changes)

@@ -83,6 +83,7 @@ def test_columns_of_parquet_can_be_named(tmp_path: Path) -> None:
     folder = ChunkFolder(tmp_path / "out")
     assert folder.classes == ("x", "y")
     np.testing.assert_array_equal(read_back(folder).weights, [0.5, 1])
+    np.testing.assert_array_equal(read_back(folder).X, [[1.0], [2.0]])
 
 
 @pytest.mark.parametrize(

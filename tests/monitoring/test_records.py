@@ -47,6 +47,8 @@ def test_a_history_becomes_a_data_frame():
     assert frame["num_chunks.n0"].tolist() == [8, 8, 5, 5]
     assert frame.loc[2, "events"] == "n1 joined with <3> chunks; n0 gave 3 of 8"
     assert frame["duality_gap"].isna().tolist() == [True, False, True, False]
+    expected = "History(4 iterations, 1 to 2 tasks, 4 epochs, 1 s, objective=0.25, duality_gap=0.125)"
+    assert repr(make_history()) == expected
 
 
 def test_an_empty_history_has_columns_and_words():
@@ -147,6 +149,7 @@ def test_a_ledger_is_a_sequence_by_chunk() -> None:
     assert pickle.loads(pickle.dumps(ledger)) == ledger
     assert len(ledger) == 2
     assert ledger.replayed == {1: 1}
+    assert repr(ledger) == "JobLedger(2 chunks, 12 samples, 2 nodes, 1 chunks moved, 1 replayed)"
 
 
 def test_columns_of_a_ledger_have_a_count_for_every_node() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chicle_elastic.errors import PeerLostError
+from chicle_elastic.errors import PeerLostError, ProtocolError
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.exchange import Deadline
@@ -28,6 +29,7 @@ from chicle_elastic.transports.verbs.failures import (
     RetriesExceededError,
 )
 from chicle_elastic.transports.verbs.queue_pair import ALARM, QueuePair
+from chicle_elastic.transports.verbs.stream import Stream
 from chicle_elastic.transports.verbs.transport import VerbsTransport
 from tests.rdma.channels import NUM_SLOTS, SLOT_BYTES, Side, connected, read, two_sides
 from tests.rdma.devices import HOSTS, WIRES, cut_wire, mend_wire, tool
@@ -67,6 +69,19 @@ def test_queue_pairs_are_made_while_others_are_closed(sides: tuple[Side, Side]) 
         assert [future.exception() for future in each] == [None, None]
     finally:
         sys.setswitchinterval(interval_s)
+
+
+def test_an_end_that_does_not_say_how_long_its_pieces_are_is_not_connected_to(sides: tuple[Side, Side]) -> None:
+    """As one of another release might."""
+    ours, theirs = (Stream(side.device, slot_bytes=4096, peer="n1") for side in sides)
+    try:
+        content = json.loads(theirs.describe())
+        del content["slot_bytes"]
+        with pytest.raises(ProtocolError):
+            ours.connect(json.dumps(content).encode())
+    finally:
+        ours.close()
+        theirs.close()
 
 
 def assert_recovers(owner: Side, reader: Side) -> None:

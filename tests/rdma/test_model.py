@@ -9,7 +9,6 @@ import re
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from chicle_elastic.runtime.collectives.socket_group import SMALL_BYTES, GroupNe
 from chicle_elastic.transports.key_values import KeyValueServer
 from chicle_elastic.transports.verbs.stream import NUM_RECEIVES, SLOTS
 from tests.rdma.devices import WIRES, bytes_of, cut_wire, mend_wire, tool
-from tests.timeouts import timeout_s
+from tests.timeouts import comes, timeout_s
 
 TCP: Sequence[str] = ("", "", "")
 RDMA: Sequence[str] = ("rxe0", "rxe1", "rxe0")
@@ -201,8 +200,8 @@ def test_a_member_that_waits_for_a_card_wakes_up(store: tuple[str, int], is_brea
             has_begun.set()
             group.all_reduce(np.ones(SMALL_BYTES))
         has_begun.wait(timeout_s(30))
-        while sys._current_frames()[threads[0]].f_code is not verbs_exchange.VerbsExchange.exchange.__code__:
-            time.sleep(0.001)
+        waits = verbs_exchange.VerbsExchange.exchange.__code__
+        assert comes(lambda: sys._current_frames()[threads[0]].f_code is waits, timeout_s(30), poll_s=0.001)
         if is_break:
             groups[0].break_()
 

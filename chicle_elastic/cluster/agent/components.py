@@ -37,7 +37,7 @@ HEADROOM_SHARE = 0.8  # the share of the memory left on the host or in the contr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What the agent of a node has set up for it: options, addresses, secret and limits of the job, and its files."""
+    """Holds what the agent of a node has set up for it: options, addresses, secret and limits of the job, its files."""
 
     loop: EventLoop
     launcher: Launcher

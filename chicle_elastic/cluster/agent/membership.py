@@ -52,7 +52,7 @@ class MembershipCallbacks(LogSubscriber, Protocol):
     """What the node implements; called in the loop. `begin` follows `expelled`."""
 
     def can_join(self) -> bool:
-        """Whether the node is ready to join."""
+        """Say whether the node is ready to join."""
 
     def enters(self, job: int) -> bool:
         """This node is about to join; False if it still has to get ready, because it knows another job.

@@ -242,7 +242,7 @@ class Node:
     # Called by the membership (`membership.MembershipCallbacks`).
 
     def can_join(self) -> bool:
-        """Whether the task is ready, and no operation of an earlier incarnation is under way."""
+        """Say whether the task is ready, and no operation of an earlier incarnation is under way."""
         is_quiet = self._components is not None and self._components.memory.is_quiet
         return self._is_ready and is_quiet and not self._is_noticed and not self._is_leaving
 

@@ -43,7 +43,7 @@ MAX_ENTRIES = 2000  # entries in one message
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """What all entries so far have come to, and how this node stands in it; later entries do not change it."""
+    """Holds what all entries so far have come to, and how this node stands in it; later entries do not change it."""
 
     incarnation: str  # of this node; another one begins with an empty log
     length: int

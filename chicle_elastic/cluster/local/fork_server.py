@@ -231,6 +231,8 @@ class ForkServer:
                 forget=self._forget,
             )
         except (ProtocolError, OSError) as error:
+            for fd in said.fds:  # or the memory of the data would stay until this process ends
+                os.close(fd)
             _tell_over(client, str(error))
             return
         self._run = run

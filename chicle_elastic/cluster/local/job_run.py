@@ -100,8 +100,8 @@ class JobRun:
         self._has_begun = False
         self._replacements_left = REPLACEMENTS_PER_NODE * num_nodes
         self._is_ending = self._is_finished = False
-        self._secret = _secret_file()
         self._agent_settings = self._checked_settings()
+        self._secret = _secret_file()
 
     @property
     def is_over(self) -> bool:

@@ -48,7 +48,13 @@ class StagedFiles(Closing):
 
     def __init__(self) -> None:
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        self.fds = [os.memfd_create("chicle-data", flags) for _ in range(1 + NUM_FILES)]
+        self.fds = list[int]()
+        try:
+            for _ in range(1 + NUM_FILES):
+                self.fds.append(os.memfd_create("chicle-data", flags))
+        except OSError:  # no descriptor is left
+            self.close()
+            raise
         self._ends = [0] * len(self.fds)
         self._headroom = memory_headroom()
         self._left: list[Callable[[], None]] = []

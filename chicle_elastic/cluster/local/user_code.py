@@ -2,7 +2,7 @@
 
     driver   trainer and policies  ->  pickles by cloudpickle (`dump`)
              pickles  ->  the sealed memory file of the job, beside its data (`job_spec`)
-    task     `staging.require_sealed`, then the trainer and the policies again (`load`)
+    task     `staging.map_file`, then the trainer and the policies again (`load`)
 
 What can be imported goes by its name, and the task imports it. What cannot goes by value: classes and functions of a
 notebook or a script that is run, lambdas, closures, classes that a function has made, instances of all these.

@@ -83,7 +83,7 @@ class ProcessGroup:
 
     @property
     def sums(self) -> str:
-        """By what updates are summed: "tcp", "rdma" or "nccl"; "" in a group of one."""
+        """Say by what updates are summed: "tcp", "rdma" or "nccl"; "" in a group of one."""
         if self._nccl_allreduce is not None:
             return "nccl"
         return "" if self._sockets is None else self._sockets.way

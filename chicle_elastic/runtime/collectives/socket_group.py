@@ -219,7 +219,7 @@ class SocketGroup:
 
     @property
     def way(self) -> str:
-        """By what large buffers go: "tcp" or "rdma"."""
+        """Say by what large buffers go: "tcp" or "rdma"."""
         return "tcp" if self._verbs is None else "rdma"
 
     def all_reduce(self, buffer: Array) -> None:

@@ -70,7 +70,7 @@ class Stream:
         except ValueError:
             content = None
         theirs = EndPoint.from_json(content, peer=self._peer)
-        if content["slot_bytes"] != self._slot_bytes:
+        if content.get("slot_bytes") != self._slot_bytes:
             raise ProtocolError(f"{self._peer} sends pieces of another length; are both of one release?")
         self._pair.connect(theirs, peer=self._peer)
 

@@ -1,5 +1,6 @@
 """A server of a local cluster that ends says how it has ended: its last words, and its exit code or signal."""
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -14,6 +15,7 @@ import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.cluster.local.staging import StagedFiles
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
@@ -61,6 +63,24 @@ def test_a_server_that_cannot_start_says_why(
         for _ in range(2):
             with pytest.raises(PeerLostError, match=how):
                 cluster.run(make_job())
+
+
+def test_a_server_keeps_no_data_of_a_job_that_it_refuses(cluster: LocalCluster) -> None:
+    """It lives on, and the memory would stay as long."""
+    [agent, *_] = cluster.run(make_job()).history.members.values()
+    status = Path(f"/proc/{agent.agent_pid}/status").read_text()
+    server = Path(f"/proc/{int(status.partition('PPid:')[2].split()[0])}/fd")
+    wrong = {"nodes": 2, "min_nodes": 3, "start_nodes": 2, "limit": 2, "grace_s": 1.0}
+    with cluster._reach() as line, StagedFiles() as files:
+        line.send("run", fds=files.fds, job={}, **wrong)
+        while (answer := line.receive()) is not None and answer.kind != "over":
+            pass
+    assert answer is not None
+    held = list[str]()
+    for fd in server.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as that of our line is
+            held.append(os.readlink(fd))
+    assert not [name for name in held if "chicle-" in name]
 
 
 @pytest.mark.slow
