@@ -9,10 +9,8 @@
 
 Started by `chicle run train.py`, by `python -m chicle_elastic.launch` or by TorchX, the script trains on nodes that
 come and go; started by `python`, it trains alone. `schedule` decides, and is pure; `seat` is the place of this process
-among the nodes, `state` the bytes that a joining node receives, and `elastic_loop` the shell.
-
-In: orders of the agent, samples, gradients. Out: steps that all members agree on.
-It may not know: how agents find each other, lead and count.
+among the nodes, `state` the bytes that a joining node receives, and `elastic_loop` the shell. How agents find each
+other, lead and count is not known here.
 """
 
 from chicle_elastic.torch.batches import Batch

@@ -31,18 +31,8 @@ class Batch:
     def __init__(self, samples: "Samples", numbers: Array, *, epoch: int, is_rehearsal: bool = False) -> None:
         self.numbers, self.epoch, self.is_rehearsal = numbers, epoch, is_rehearsal
         self._samples = samples
-        self.data = samples.fetch(numbers)
-
-    @property
-    def x(self) -> Any:
-        """The inputs."""
-        return self.data[0] if isinstance(self.data, tuple | list) else self.data
-
-    @property
-    def y(self) -> Any:
-        """The targets, or None."""
-        has_targets = isinstance(self.data, tuple | list) and len(self.data) > 1
-        return self.data[1] if has_targets else None
+        self.data = data = samples.fetch(numbers)
+        self.x, self.y = (*data, None)[:2] if isinstance(data, tuple | list) else (data, None)
 
     def parts(self, number: int) -> Iterator["Batch"]:
         """Cut the batch into so many batches, for `Loop.backward`; none of them is empty."""
@@ -75,10 +65,8 @@ class Samples:
         """Return these samples, collated: usually a tuple (inputs, targets)."""
         if self._collate is None:
             return self._dataset[torch.from_numpy(numbers)]
-        indices = numbers.tolist()
-        if hasattr(self._dataset, "__getitems__"):
-            return self._collate(self._dataset.__getitems__(indices))
-        return self._collate([self._dataset[index] for index in indices])
+        of_many = getattr(self._dataset, "__getitems__", lambda many: [self._dataset[one] for one in many])
+        return self._collate(of_many(numbers.tolist()))
 
 
 def samples_of(dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> Samples:

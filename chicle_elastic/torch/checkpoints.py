@@ -8,7 +8,7 @@ They are those of every job (`runtime.checkpoint`): the first member copies its 
 
 import threading
 import time
-from collections.abc import Iterator
+from functools import partial
 
 from chicle_elastic.chunks.places import Place, place_of
 from chicle_elastic.chunks.views import NO_STATE
@@ -34,17 +34,18 @@ class LoopCheckpoints:
     """
 
     def __init__(self, settings: CheckpointSettings | None, state: TrainingState, who: str) -> None:
-        self._settings, self._state, self._who = settings, state, who
-        self._writer: CheckpointWriter | None = None
+        self._settings, self._state = settings, state
+        writes = partial(CheckpointWriter, identity=IDENTITY, tell=lambda *_: None, who=f"node {who}")
+        self._writer = None if settings is None else writes(settings)
         self._saved_s, self._saved_step = time.monotonic(), 0
 
     def newest(self, most: float = float("inf")) -> int:
         """Return the step of the newest checkpoint of the folder, up to a step; 0 for none."""
-        return max((step for step, _ in self._whole() if step <= most), default=0)
+        return max((step for step in self._whole() if step <= most), default=0)
 
     def restore(self, step: int) -> bool:
         """Read the checkpoint of a step; False where there is none. Raises DataError when it cannot be used."""
-        path = dict(self._whole()).get(step)
+        path = self._whole().get(step)
         if path is None:
             return False
         try:
@@ -55,8 +56,7 @@ class LoopCheckpoints:
         begin = 8 + int.from_bytes(content[:8], "little")
         head = bytes(content[8:begin])
         tensors = self._state.room(head)
-        for tensor in tensors:
-            view = bytes_of(tensor)
+        for view in map(bytes_of, tensors):
             view[:] = content[begin : begin + len(view)]
             begin += len(view)
         self._state.adopt(head, tensors)
@@ -66,28 +66,25 @@ class LoopCheckpoints:
     def committed(self, *, is_last: bool) -> None:
         """Save the state if it is time, or the training ends."""
         settings = self._settings
-        if settings is None:
+        if settings is None or self._writer is None:
             return
         every, interval_s = settings.every_iterations, settings.interval_s
         is_due = bool(every) and self._state.position.step % every == 0
         if is_last or is_due or (interval_s and time.monotonic() - self._saved_s >= interval_s):
             self.save()
-        if self._writer is not None:
-            self._writer.look()
-            if is_last:
-                self._writer.flush(threading.TIMEOUT_MAX)
+        self._writer.look()
+        if is_last:
+            self._writer.flush(threading.TIMEOUT_MAX)
 
     def save(self) -> None:
         """Begin to write a checkpoint, which waits for the one before. A disk that does not take it is logged, once."""
-        settings, step = self._settings, self._state.position.step
-        if settings is None or step == self._saved_step:
+        step = self._state.position.step
+        if self._writer is None or step == self._saved_step:
             return
         self._saved_s, self._saved_step = time.monotonic(), step
         head, tensors = self._state.describe()
         head += b" " * (-len(head) % 8)
         content = b"".join([len(head).to_bytes(8, "little"), head, *map(bytes_of, tensors)])
-        if self._writer is None:
-            self._writer = CheckpointWriter(settings, IDENTITY, lambda *_: None, f"node {self._who}")
         self._writer.begin(Draft(iteration=step, time_s=time.time(), shared=lambda: {FILE: content}))
 
     def close(self) -> None:
@@ -95,9 +92,9 @@ class LoopCheckpoints:
         if self._writer is not None:
             self._writer.close()
 
-    def _whole(self) -> Iterator[tuple[int, Place]]:
-        """Yield step and place of each complete checkpoint, oldest first."""
-        if self._settings is not None:
-            for path in checkpoint.attempts(place_of(self._settings.folder, purpose="a folder of checkpoints")):
-                if checkpoint.is_complete(path):
-                    yield checkpoint.iteration_of(path), path
+    def _whole(self) -> dict[int, Place]:
+        """Return the complete checkpoints, by step."""
+        if self._settings is None:
+            return {}
+        paths = checkpoint.attempts(place_of(self._settings.folder, purpose="a folder of checkpoints"))
+        return {checkpoint.iteration_of(path): path for path in paths if checkpoint.is_complete(path)}

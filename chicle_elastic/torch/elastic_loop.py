@@ -273,7 +273,6 @@ class Loop:
         self._begin(rank=0)
         piece = self._plan.batches(self.position, self._seat.max_nodes)[0][0] or range(1)
         yield from self._offer(piece, is_rehearsal=True)
-        self._state.make_room()
         self._put_back()
 
     def _begin(self, rank: int) -> None:

@@ -8,13 +8,8 @@ number of samples), so no member tells another which samples it takes:
     break      a member was lost before that: the position stays, and the members of the next round cut the same samples
     round      members tell their `Standing`; the newest one wins, and its holders send their state (`holders_of`)
 
-So a sample is counted when its step is committed, and a step that was not agreed on is done again from the same
-position. A member that committed a step which another one missed has the newer standing, and the other one receives it.
-
-Before each sum the members exchange a `Row`, in one small message: a member that calls something else than the others,
-or whose code raised, is found there and named, and no member waits for it.
-
-All of this is pure: no torch, no socket, no clock.
+So a step that was not agreed on is done again, and a member that committed one which another one missed has the newer
+standing, and the other one receives it. All of this is pure: no torch, no socket, no clock.
 """
 
 from collections.abc import Sequence
@@ -41,8 +36,6 @@ class Plan:
     """Which samples a step takes, and how they are cut over the members.
 
     Attributes:
-        num_samples: Of the data set, >= 1.
-        num_epochs: To train.
         batch_size: Samples of an optimizer step: of all members together, or of each with `is_per_node`.
         local_steps: Optimizer steps that a member takes between two sums, >= 1.
     """
@@ -68,25 +61,20 @@ class Plan:
     def batches(self, position: Position, size: int) -> list[list[range]]:
         """Return the places in the epoch's order that each member takes until the next sum: by rank, a range for each
         optimizer step; some may be empty. There are fewer steps at the end of an epoch."""
-        start, stop = self._span(position, size)
-        per_step = self._samples_per_step(size)
-        steps = [cut(begin, min(begin + per_step, stop), size) for begin in range(start, stop, per_step)]
+        per_step, stop = self._span(position, size)
+        steps = [cut(begin, min(begin + per_step, stop), size) for begin in range(position.offset, stop, per_step)]
         return [list(parts) for parts in zip(*steps, strict=True)]
 
     def after(self, position: Position, size: int) -> Position:
         """Return the position after the step is committed by `size` members."""
         _, stop = self._span(position, size)
-        step = position.step + 1
-        if stop == self.num_samples:
-            return Position(epoch=position.epoch + 1, step=step)
-        return Position(epoch=position.epoch, offset=stop, step=step)
-
-    def _samples_per_step(self, size: int) -> int:
-        return self.batch_size * (size if self.is_per_node else 1)
+        passes, offset = divmod(stop, self.num_samples)
+        return Position(epoch=position.epoch + passes, offset=offset, step=position.step + 1)
 
     def _span(self, position: Position, size: int) -> tuple[int, int]:
-        num_wanted = self._samples_per_step(size) * self.local_steps
-        return position.offset, min(position.offset + num_wanted, self.num_samples)
+        """Return the samples of a step of all members, and where the samples until the next sum end."""
+        per_step = self.batch_size * (size if self.is_per_node else 1)
+        return per_step, min(position.offset + per_step * self.local_steps, self.num_samples)
 
 
 def cut(start: int, stop: int, number: int) -> list[range]:
@@ -145,13 +133,9 @@ def mismatch_of(rows: Sequence[Row], members: Sequence[str]) -> str:
     which = next((rank for rank, row in enumerate(rows) if row.call != Call.IDLE), 0)
     first = rows[which]
     for member, row in zip(members, rows, strict=True):
-        is_alike = row.call == first.call or (row.call == Call.IDLE and first.call == Call.STEP)
-        is_alike = is_alike and row.num_values == first.num_values
+        is_alike = row.call in (first.call, Call.IDLE) and row.num_values == first.num_values
         if not is_alike and (row.call, first.call) != (Call.IDLE, Call.ALL_REDUCE):
-            return f"{members[which]} calls {_words(first)}, but {member} calls {_words(row)}"
+            names = ("step", "all_reduce")
+            texts = (f"loop.{names[r.call == Call.ALL_REDUCE]} over {r.num_values:.0f} values" for r in (first, row))
+            return f"{members[which]} calls {next(texts)}, but {member} calls {next(texts)}"
     return ""
-
-
-def _words(row: Row) -> str:
-    name = "loop.all_reduce" if row.call == Call.ALL_REDUCE else "loop.step"
-    return f"{name} over {row.num_values:.0f} values"

@@ -22,7 +22,6 @@ from chicle_elastic.errors import JobFailedError, PeerLostError, ProtocolError, 
 from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.control_client import ControlClient
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
-from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
 from chicle_elastic.runtime.cluster_task.task import signals_ignored
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
@@ -48,8 +47,7 @@ class Seat:
 
     Attributes:
         members: Names of the nodes that take part, by rank.
-        workers: Ranks of the members that have samples in the next step. In the first step of a round the others
-            receive their state, while these compute.
+        workers: Ranks of the members that have samples in the next step. In the first of a round others receive state.
     """
 
     def __init__(self, changed: Changed, *, node: str = "local", max_nodes: int = 1) -> None:
@@ -65,11 +63,7 @@ class Seat:
         return False
 
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
-        """Tell that this node may join.
-
-        Args:
-            digest: Of what all nodes have to build alike; nodes of another digest are refused.
-        """
+        """Tell that this node may join; nodes of another digest, of what all have to build alike, are refused."""
         self._changed(self.members)
 
     def next(self) -> bool:
@@ -87,10 +81,8 @@ class Seat:
         """Tell that the step counts, and save the state where it is time.
 
         Args:
-            rows: Of all members, by rank.
             stop_reason: Why the job ends here, the same in every member; None to go on.
             epochs: Passes over the data so far.
-            is_last: No step follows.
         """
         self._is_over = stop_reason is not None
 
@@ -125,7 +117,6 @@ class ClusterSeat(Seat):
         self._control = ControlClient(address)
         welcome = self._control.welcome
         super().__init__(changed, node=str(welcome.node), max_nodes=max_nodes)
-        self._send_queue = SendQueue(self._control.send)
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(signals_ignored())
         self._group: ProcessGroup | None = None
@@ -210,18 +201,16 @@ class ClusterSeat(Seat):
 
     def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
         """Tell the agent; the next step begins without its order where it may."""
-        order = self._order
+        order, self._order = self._order, None
         assert order is not None
-        self._order = None
         self._standing = Standing(True, order.iteration, order.round, order.iteration)
-        votes = int(sum(row.has_vote for row in rows))
+        votes, num_samples = int(sum(row.has_vote for row in rows)), sum(row.samples for row in rows)
         if self._has_cast_vote:
             self._control.forget_vote()
         goes_on = order.may_go_on and not votes and stop_reason is None and self._control.inbox.empty()
         if goes_on:
             self._control.begin_next()
-            self._following = dataclasses.replace(order, iteration=order.iteration + 1, lines=(), must_rebuild=False)
-        num_samples = sum(row.samples for row in rows)
+            self._following = order.following()
         loss = sum(row.loss for row in rows) / max(1, num_samples)
         ended = control.IterationEnded(
             round=order.round,
@@ -240,7 +229,7 @@ class ClusterSeat(Seat):
             is_interrupted=True,  # the empty chunk is never read
             goes_on=goes_on,
         )
-        (self._send_queue.put if goes_on else self._send)(ended)
+        self._control.report(ended, is_awaited=not goes_on)
         self.workers = tuple(range(len(rows)))
         if self.rank == 0 and stop_reason is None:
             self._checkpoints.committed(is_last=is_last)
@@ -250,7 +239,7 @@ class ClusterSeat(Seat):
         self._leave()
         order, self._order = self._order, None
         if order is not None:
-            self._send(control.IterationBroke(round=order.round, iteration=order.iteration, reason=reason))
+            self._control.report(control.IterationBroke(round=order.round, iteration=order.iteration, reason=reason))
 
     def close(self, failure: str | None = None) -> None:
         """End what goes on in other threads, then tell the agent."""
@@ -260,7 +249,6 @@ class ClusterSeat(Seat):
         self._leave()
         self._sender.shutdown()
         self._checkpoints.close()
-        self._send_queue.close()
         self._control.close(control.Left() if failure is None else control.Failed(traceback=failure))
         self._signals.close()
 
@@ -272,10 +260,8 @@ class ClusterSeat(Seat):
             if order.began and self._checkpoints.restore(order.began):
                 self._standing = Standing(True, order.began, RESTORED, order.began)
         own = self._standing
-        is_other = StateVersion(max(0, own.round), own.iteration) != StateVersion(order.merged_round, order.merged)
-        if order.is_return and own.merged >= order.merged and is_other:
-            # This node was taken for lost. It may have committed a step that the others have repeated without it.
-            own = own._replace(merged=order.merged - 1)
+        version = StateVersion(max(0, own.round), own.iteration)
+        own = own._replace(merged=order.merged_by(own.merged, version))
         is_late = False
         try:
             network = GroupNetwork.of(**dataclasses.asdict(order.network))
@@ -289,7 +275,7 @@ class ClusterSeat(Seat):
             # The first step goes on meanwhile.
             is_late = newest.has_begun and self._state.is_alike and len(holders) < group.size
             if is_late:
-                self._send(ready)
+                self._control.report(ready)
             if is_late and group.rank in holders:
                 self._sending = self._sender.submit(rest)
             else:
@@ -297,7 +283,7 @@ class ClusterSeat(Seat):
         except PeerLostError as error:
             group.close()
             if not is_late:  # else the step breaks, which those tell that compute it
-                self._send(control.GroupBroke(round=order.round, reason=str(error)))
+                self._control.report(control.GroupBroke(round=order.round, reason=str(error)))
             return
         except BaseException:
             group.close()  # the others learn of it by that
@@ -308,7 +294,7 @@ class ClusterSeat(Seat):
         self.members = tuple(map(str, order.members))
         self.workers = holders if is_late else tuple(range(group.size))
         if not is_late:
-            self._send(ready)
+            self._control.report(ready)
         self._changed(self.members)
 
     def _restart(self, order: control.Round, group: ProcessGroup) -> tuple[Standing, tuple[int, ...]]:
@@ -331,10 +317,6 @@ class ClusterSeat(Seat):
         if self._sending is not None:
             self._sending.result()  # on the same connections
         return self._group
-
-    def _send(self, message: control.TaskMessage) -> None:
-        self._send_queue.flush()
-        self._control.send(message)
 
     def _leave(self) -> None:
         group, self._group = self._group, None

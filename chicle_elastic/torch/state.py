@@ -12,8 +12,6 @@ next step meanwhile: nothing of the state changes before its sum but buffers. A 
 until everything has arrived.
 """
 
-import contextlib
-import copy
 import dataclasses
 import itertools
 import json
@@ -46,7 +44,6 @@ class TrainingState:
         velocity: Outer momentum of local SGD, a tensor per parameter of the optimizer; empty without.
         is_stopped: A member has asked for the end of the training in the step that led here.
         is_alike: Whether all members of a position have the same bits; else their optimizers differ.
-        spare: Host memory for a state that is to come, in the order of its tensors.
     """
 
     def __init__(
@@ -56,7 +53,6 @@ class TrainingState:
         self.position = Position()
         self.velocity: list[Tensor] = []
         self.is_stopped, self.is_alike = False, is_alike
-        self.spare: list[Tensor] = []
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return parameters and buffers by name, those buffers included that `state_dict` leaves out; of complex ones
@@ -87,20 +83,6 @@ class TrainingState:
             head[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         return json.dumps(head).encode(), tensors
 
-    def make_room(self) -> None:
-        """Take host memory for a state, that of the optimizer by a step of a copy of it with the gradients that are
-        there: most of the time to receive is that of the pages' first use."""
-        if any(tensor.device.type != "cpu" for tensor in self.named_tensors().values()):
-            return
-        with contextlib.suppress(Exception):  # one that cannot be copied takes its memory when it receives
-            copied = copy.deepcopy(self.optimizer)
-            for own, other in zip(parameters_of(self.optimizer), parameters_of(copied), strict=True):
-                other.grad = own.grad
-            copied.step()
-            values = [value for state in copied.state.values() for value in state.values()]
-            own_values = [tensor.clone() for tensor in self.named_tensors().values()]
-            self.spare = own_values + [value for value in values if isinstance(value, Tensor)]
-
     def room(self, head: bytes) -> list[Tensor]:
         """Return tensors of host memory for those of a head. Raises DataError when it is of another model."""
         entries = [(name, entry) for name, entry in json.loads(head).items() if name != METADATA]
@@ -112,13 +94,7 @@ class TrainingState:
                     f"this model has {here} where the state that it is to get has {there}; every node has to build the "
                     "same model"
                 )
-        spare, self.spare = self.spare, []
-        return [
-            found
-            if found is not None and found.is_contiguous() and [found.dtype, found.shape] == kind
-            else _empty(*kind)
-            for found, (_, *kind) in itertools.zip_longest(spare[: len(told)], told)
-        ]
+        return [_empty(dtype, shape) for _, dtype, shape in told]
 
     def adopt(self, head: bytes, tensors: Sequence[Tensor]) -> None:
         """Take over a state whose tensors are complete."""
@@ -155,8 +131,6 @@ def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingS
     Raises:
         PeerLostError: A member was lost; so does the rest. Then a receiver has the state of before.
     """
-    if group.rank in holders:
-        state.spare = []
     receivers = [rank for rank in range(group.size) if rank not in holders]
     if not receivers:
         return lambda: None

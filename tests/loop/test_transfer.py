@@ -55,13 +55,9 @@ def state_of(seed: int) -> TrainingState:
 
 def test_senders_go_on_while_the_state_travels(store: tuple[str, int]) -> None:
     """Two send while the third has not begun to receive; a forward pass that changes buffers does not change the
-    state that arrives, to the bit. The state of the optimizer arrives in memory that was taken before."""
+    state that arrives, to the bit."""
     states = [*map(state_of, (1, 1, 2))]
     states[2].optimizer.state.clear()
-    for state in states:
-        state.make_room()
-    num_named = len(states[2].named_tensors())
-    taken = {value.data_ptr() for value in states[2].spare[num_named:] if value.numel() > 1}
     have_computed = threading.Barrier(3, timeout=timeout_s(20))
 
     def member(rank: int, state: TrainingState) -> TrainingState:
@@ -81,9 +77,6 @@ def test_senders_go_on_while_the_state_travels(store: tuple[str, int]) -> None:
 
     with ThreadPoolExecutor(3) as threads:
         *_, received = threads.map(member, range(3), states)
-    assert len(taken) == 6
-    assert taken <= {value.data_ptr() for each in received.optimizer.state.values() for value in each.values()}
-    assert not any(state.spare for state in states)
     (head, tensors), (expected_head, expected) = received.describe(), state_of(1).describe()
     assert head == expected_head
     assert all(torch.equal(one, two) for one, two in zip(tensors, expected, strict=True))

@@ -19,6 +19,7 @@ from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
+from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.control.channel import Channel
@@ -57,6 +58,7 @@ class ControlClient:
         except BaseException:
             self._channel.close()
             raise
+        self._send_queue = SendQueue(self._channel.send)
         self.welcome = welcome  # the agent's answer
         self.stop = StopFlag()  # set when the iteration that runs is to end early
         # orders for the main thread; it raises an exception that it finds there
@@ -82,6 +84,15 @@ class ControlClient:
     def send(self, message: TaskMessage) -> None:
         """Send a message to the agent. From any thread. Raises ConnectionError when the agent is gone."""
         self._channel.send(message)
+
+    def report(self, message: TaskMessage, *, is_awaited: bool = True) -> None:
+        """Send a message of the main thread, in the order of these; one that no process awaits while this thread
+        computes."""
+        if is_awaited:
+            self._send_queue.flush()
+            self._channel.send(message)
+        else:
+            self._send_queue.put(message)
 
     def arena(self, index: int) -> Arena:
         """An arena of the node. Raises ProtocolError when the agent has not sent it."""
@@ -115,6 +126,7 @@ class ControlClient:
 
     def close(self, goodbye: TaskMessage) -> None:
         """Send a last message, if the agent still runs; then stop receiving, and close channel and arenas."""
+        self._send_queue.close()
         self._is_closing = True  # from now on the end of the channel is expected
         with contextlib.suppress(ConnectionError):
             self._channel.send(goodbye)

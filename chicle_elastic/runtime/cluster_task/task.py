@@ -60,7 +60,6 @@ from chicle_elastic.runtime.cluster_task.control_client import ControlClient
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
 from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner
 from chicle_elastic.runtime.cluster_task.round import RoundContext
-from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
 from chicle_elastic.runtime.cluster_task.warmup import warm_up
 from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer, choose_backend, device_of_updates
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
@@ -98,7 +97,6 @@ class ClusterTask:
         self._control = ControlClient(address)
         self._node = self._control.welcome.node
         self._may_use_nccl = True
-        self._send_queue = SendQueue(self._control.send)
         self._pages = LedgerPages()
         self._recent = RecentIterations()
         policies = DEFAULT_POLICIES if job.policies is None else job.policies
@@ -120,12 +118,12 @@ class ClusterTask:
             try:
                 outcome = self._work()
             except JobFailedError:
-                self._say_goodbye(control.Left())
+                self._control.close(control.Left())
                 raise
             except BaseException:
-                self._say_goodbye(control.Failed(traceback=traceback.format_exc()))
+                self._control.close(control.Failed(traceback=traceback.format_exc()))
                 raise
-            self._say_goodbye(control.Left())
+            self._control.close(control.Left())
             if outcome is None:
                 raise SystemExit(0)
             return outcome
@@ -250,12 +248,8 @@ class ClusterTask:
         training = self._training
         self._restore_checkpoint(order.began)
         store = order.host, order.port
-        # A task that was declared dead may have received the complete sum of an iteration that the others have aborted,
-        # and may have repeated in another round since.
-        is_other = self._version != StateVersion(order.merged_round, order.merged)
-        is_stale = order.is_return and self._merged >= order.merged and is_other
         own = TaskPosition(
-            merged=order.merged - 1 if is_stale else self._merged,
+            merged=order.merged_by(self._merged, self._version),
             last_certificate=training.last_certificate,
             must_recover=self._is_dirty or order.has_losses,
             has_caller=self._job.on_iteration is not None or self._job.on_model is not None,
@@ -276,7 +270,7 @@ class ClusterTask:
                 )
         except PeerLostError as error:
             group.close()
-            self._send_to_agent(control.GroupBroke(round=order.round, reason=str(error)))
+            self._control.report(control.GroupBroke(round=order.round, reason=str(error)))
             return
         self._set_elapsed(elapsed_s)
         newest = max(positions, key=lambda position: position.progress)
@@ -300,7 +294,7 @@ class ClusterTask:
             has_caller=any(position.has_caller for position in positions),
             elapsed_s=self._elapsed_s,
         )
-        self._send_to_agent(
+        self._control.report(
             control.GroupReady(
                 round=order.round,
                 merged=self._merged,
@@ -381,7 +375,7 @@ class ClusterTask:
             self._leave_round()
             wants_ledger = has_solved and self._control.welcome.wants_ledger
             pages = self._pages.write_unmerged(self._task.reads, version) if wants_ledger else ()
-            self._send_to_agent(
+            self._control.report(
                 control.IterationBroke(round=order.round, iteration=order.iteration, reason=str(error), ledger=pages)
             )
             return None
@@ -438,14 +432,11 @@ class ClusterTask:
             goes_on=goes_on,
             is_interrupted=is_interrupted,
         )
-        (self._send_queue.put if goes_on else self._send_to_agent)(ended)
+        self._control.report(ended, is_awaited=not goes_on)
         if broke is not None:
-            self._send_to_agent(control.GroupBroke(round=order.round, reason=broke))
+            self._control.report(control.GroupBroke(round=order.round, reason=broke))
         self._training.history_text.keep(self._training.history)  # now, so that no member waits for it at a join
-        if not goes_on:
-            return None
-        nothing: dict[str, Any] = {"lines": (), "messages": (), "memories": {}, "happened": ()}
-        return dataclasses.replace(order, iteration=order.iteration + 1, must_rebuild=False, **nothing)
+        return order.following() if goes_on else None
 
     def _learn(self, order: control.Iterate) -> None:
         """Take what policies have sent and remembered, and what happened."""
@@ -492,11 +483,6 @@ class ClusterTask:
 
     # Helpers.
 
-    def _send_to_agent(self, message: control.TaskMessage) -> None:
-        """Send a message to the agent, after all queued ones."""
-        self._send_queue.flush()
-        self._control.send(message)
-
     def _note_transitions(self) -> None:
         """Collect the agent's reports on changes of the membership, and call the callback of the job."""
         while not self._control.transitions.empty():
@@ -504,10 +490,6 @@ class ClusterTask:
             self._transitions.append(transition)
             if self._job.on_transition is not None:
                 self._job.on_transition(transition)
-
-    def _say_goodbye(self, goodbye: control.TaskMessage) -> None:
-        self._send_queue.close()
-        self._control.close(goodbye)
 
     def _observations(self, round_context: RoundContext, order: control.Iterate) -> Observations:
         assert self._round is not None

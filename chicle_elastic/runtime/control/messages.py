@@ -49,7 +49,7 @@ from chicle_elastic.runtime.training.ledger_pages import LedgerPage
 from chicle_elastic.scheduling.effects import StartIteration
 from chicle_elastic.scheduling.events import ChunksDeclared
 from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
-from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
+from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
 VERSION = 17  # of this list of messages; raised with every change of it
@@ -303,6 +303,13 @@ class Round:
     disabled: tuple[str, ...] = ()  # policies that are heard no more
     memories: Mapping[str, Any] = field(default_factory=dict)  # what policies have remembered, by name
 
+    def merged_by(self, merged: int, version: StateVersion) -> int:
+        """Return the iteration that a task takes part with, of that which it has merged last. A task that was taken
+        for lost may have received the complete sum of an iteration that the others have aborted, and may have repeated
+        in another round since: that one does not count."""
+        is_other = version != StateVersion(self.merged_round, self.merged)
+        return self.merged - 1 if self.is_return and merged >= self.merged and is_other else merged
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate(StartIteration):
@@ -314,6 +321,11 @@ class Iterate(StartIteration):
     # unless something stops the tasks at the boundary after it, the next iteration follows for certain, with the same
     # `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on
     may_go_on: bool = False
+
+    def following(self) -> "Iterate":
+        """Return the order of the next iteration, as a task gives it to itself."""
+        nothing: dict[str, Any] = {"lines": (), "messages": (), "memories": {}, "happened": ()}
+        return replace(self, iteration=self.iteration + 1, must_rebuild=False, **nothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
