@@ -252,7 +252,7 @@ def test_threads_of_a_softmax_come_to_the_same_but_for_rounding(kind, monkeypatc
     """Each has a part of the rows, of which some do not count; and twice to the same bits."""
     monkeypatch.setattr(local, "MOST_CACHED_VALUES", 2)
     monkeypatch.setattr(rows, "SMALL_VALUES", 0)
-    X, y, folds = problem(num_rows=1200, num_features=40, num_classes=3)
+    X, y, folds = problem(num_rows=600, num_features=12, num_classes=3)
     trainers = stages("softmax", Cs=(0.01, 1.0), folds=[1], num_classes=3)
     several = tuple(dataclasses.replace(each, num_threads=3) for each in trainers)
     (one, _, _), (found, gaps, _), (again, _, _) = (

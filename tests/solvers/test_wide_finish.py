@@ -11,7 +11,7 @@ from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide.finish import MOST_INNER, WideFinish, WideHinge
+from chicle_elastic.solvers.linear.wide.finish import WideFinish, WideHinge
 from tests.solvers.click_rows import click_like, copied, fit, whole_of
 from tests.solvers.reference import primal_and_dual
 
@@ -53,6 +53,8 @@ def test_the_finish_converges_to_the_last_digits(loss, scale):
     finish, *rest = finish_of(loss, X, y, upper)
     for _ in range(100 if loss is Loss.HINGE else 10):
         finish.run(lambda: False)
+        if finish.gap <= 1e-10 * finish.alpha.sum():
+            break
     gap = relative_gap(finish, *rest, loss, upper)
     assert finish.alpha[3] == 0.0
     if loss is Loss.HINGE:
@@ -87,7 +89,7 @@ def test_rows_that_occur_twice_and_huge_values_lead_to_no_nan(factor, loss):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         finish, *_ = finish_of(loss, X, y, upper)
-        for _ in range(MOST_INNER):
+        for _ in range(10):
             finish.run(lambda: False)
     assert np.isfinite(finish.gap)
     assert np.isfinite(finish.w).all()
