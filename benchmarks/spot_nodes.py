@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.distributed.elastic.multiprocessing import RunProcsResult
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from benchmarks.paced import PacedCocoa
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
+from chicle_elastic.cluster.agent.process_agent import ProcessAgent
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import AgentCommand, parse
@@ -45,6 +44,7 @@ PROCESSES.set_forkserver_preload(
         "chicle_elastic.runtime.in_process",
         "chicle_elastic.runtime.cluster_task.task",
         "chicle_elastic.solvers.linear.solver",
+        "torch.distributed.run",
     ]
 )
 
@@ -69,7 +69,7 @@ def train(folder: Path, iteration_s: float, num_iterations: int) -> None:
     (folder / f"{os.getpid()}.result.json").write_text(json.dumps(result))
 
 
-class SpotAgent(ElasticAgent):
+class SpotAgent(ProcessAgent):
     """An agent whose task was forked ahead.
 
     Args:
@@ -89,7 +89,7 @@ class SpotAgent(ElasticAgent):
         os.close(self._to_task)
         return self._pid
 
-    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
+    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None when it still runs after `timeout_s` seconds."""
         end_s = time.monotonic() + timeout_s
         while self._code is None:
@@ -100,8 +100,7 @@ class SpotAgent(ElasticAgent):
                 return None
             else:
                 time.sleep(POLL_S)
-        failed = {0: ProcessFailure(local_rank=0, pid=self._pid, exitcode=self._code, error_file="")}
-        return RunProcsResult(return_values={}, failures=failed if self._code else {})
+        return TaskEnd(self._code)
 
     def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
         """End the task with a signal, after the grace period by SIGKILL."""

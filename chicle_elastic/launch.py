@@ -17,6 +17,6 @@ if __name__ == "__main__":  # before torch is imported, which takes seconds
 from chicle_elastic.cluster.launcher import main
 
 if __name__ == "__main__":
-    gc.freeze()  # or Python looks through all that torch has imported, now and at the end, for half a second each
+    gc.freeze()  # or Python looks through all that was imported, while the event loop waits
     gc.enable()
     sys.exit(main())

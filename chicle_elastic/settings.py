@@ -111,6 +111,11 @@ def environment_of_jobs(environ: Mapping[str, str] | None = None) -> dict[str, s
     return {name: value for name, value in environ.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")}
 
 
+def environment_of_task(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for the task of an agent: that of this process, with these variables."""
+    return {**os.environ, **variables}
+
+
 def hide_stack_traces_of_torch() -> None:
     """Let torch's C++ report errors only; call it before torch is imported, which reads the variable then. It warns of
     each connection that is lost with a stack trace of forty frames, also where the loss is normal, as at the end of a

@@ -1,6 +1,6 @@
 """Signals in the first seconds of a command, before it can do anything in order.
 
-A command of the cluster imports torch for seconds. A signal that arrives meanwhile must end it: as the first process of
+A command of the cluster imports for seconds. A signal that arrives meanwhile must end it: as the first process of
 a container it has no default for SIGTERM, and the kernel drops a signal that it does not handle. So an entry point
 calls `install` before it imports anything else, and what runs later installs handlers of its own and calls `hand_over`.
 Nothing is there yet that would have to be cleaned up, so the handler ends the process at once.

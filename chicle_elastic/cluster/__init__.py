@@ -3,7 +3,7 @@
 Rooms, from the lowest to the highest:
 
     net          sockets of an agent: its event loop, the links to its peers, its event file
-    rendezvous   torchrun's rendezvous, with signed state, and the store that lies outside of the nodes
+    rendezvous   the store that lies outside of the nodes, its signed state, and the rendezvous of plain torchrun
     consensus    the replicated event log: replica, leader election, followers, terms
     transfer     chunks on their way between nodes
     options      the command line of a node

@@ -3,44 +3,46 @@
     python -m chicle_elastic.launch --store-only --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret
     python -m chicle_elastic.launch --nnodes 2:8 --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret train.py ...
 
-A node is torchrun's command line, its rendezvous and its launcher of processes, around an agent of Chicle's.
+A node has torchrun's command line, parsed by torchrun's own parser in a child process: the agent itself has no torch in
+memory. It starts its task with torchrun's log files and error files.
 
 Exit codes: 0 the job is done; that of `--leave-exit-code` (default 0) the node left on a notice; 1 the task or the
 cluster failed; 2 wrong command line; 3 the job was done before the node came, so nothing has run here (0 where a
 resource manager starts nodes: an anchor, or with `--leave-exit-code`); 128 + N ended by signal N.
 """
 
-import dataclasses
+import functools
+import gc
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NoReturn
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import config_from_args
-
-from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, exit_code_of_error
-from chicle_elastic.cluster.options import PROGRAM, SIGNALS_OF_TORCH, AgentCommand, StoreCommand, parse
+from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, NodeAgent, exit_code_of_error, signals_call
+from chicle_elastic.cluster.agent.process_agent import ProcessAgent
+from chicle_elastic.cluster.agent.task_end import exit_words
+from chicle_elastic.cluster.options import PROGRAM, AgentCommand, StoreCommand, from_json, parse, to_json
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError
+from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.own_address import interface_address
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret, parse_endpoint
 from chicle_elastic.errors import ChicleError
-from chicle_elastic.settings import environment_with
 from chicle_elastic.transports.addresses import is_all_hosts
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
 
 EXIT_LATE = 3
+INTERRUPTS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # end a node at once; others are a notice (`node_agent`)
 
 
-def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., Any] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., NodeAgent] | None = None) -> int:
     """Run the command line; returns the exit code. `make_agent` as of `run_node`."""
 
     def run() -> int:
-        command = parse(sys.argv[1:] if argv is None else argv)
+        command = parse_apart(sys.argv[1:] if argv is None else argv)
         if isinstance(command, StoreCommand):
             serve_store(command)
             return 0
@@ -56,17 +58,60 @@ def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., Any] | 
     return exit_code_of(run)
 
 
+def parse_apart(argv: Sequence[str]) -> StoreCommand | AgentCommand:
+    """Parse a command line in a child process, which ends with the torch of torchrun's parser in it; here in a process
+    that has torch already. Raises SystemExit when the child has printed an error or help, ChicleError when it died."""
+    if "torch" in sys.modules:
+        return parse(argv)
+    reader, writer = os.pipe()
+    agent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _tell_parsed(argv, agent, writer)
+    os.close(writer)
+    with open(reader, encoding="ascii") as pipe:
+        text = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        raise ChicleError(f"the process that parses the command line ended with {exit_words(code)}; start again")
+    if code or not text:
+        raise SystemExit(code)
+    return from_json(text)
+
+
+def _tell_parsed(argv: Sequence[str], agent: int, writer: int) -> NoReturn:
+    """Be the child process: write the parsed command line as JSON, and end without any clean-up."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):  # the agent itself says that it was ended
+        signal.signal(number, signal.SIG_DFL)
+    gc.disable()  # all that torch imports goes in a moment
+    code = EXIT_FAILED
+
+    def run() -> int:
+        command = parse(argv, process_id=agent)
+        with open(writer, "w", encoding="ascii") as pipe:
+            pipe.write(to_json(command))
+        return 0
+
+    try:
+        code = exit_code_of(run)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else EXIT_FAILED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def exit_code_of(run: Callable[[], int]) -> int:
     """Run a node or a store, print an error, and return the exit code."""
     try:
         return run()
-    except (SignalException, KeyboardInterrupt) as error:
-        number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
         print(f"{PROGRAM}: ended by {number.name}", file=sys.stderr)
         return 128 + number
-    except ChildFailedError as error:
-        print(f"{PROGRAM}: the task failed\n{error.format_msg()}", file=sys.stderr)
-        return EXIT_FAILED
     except ChicleError as error:
         return exit_code_of_error(error)
 
@@ -94,33 +139,40 @@ def serve_store(command: StoreCommand) -> None:
         ended.wait()
 
 
-def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = None) -> int:
-    """Run the agent of this node, and its task, to the end. Returns the exit code: that of `--leave-exit-code` if the
-    node left on a notice, else 0. Raises ChicleError when the cluster failed, or the secret or the store cannot be
-    used, ChildFailedError when the task failed more often than it may."""
-    arguments, options = command.torchrun, command.options
+def run_node(command: AgentCommand, *, make_agent: Callable[..., NodeAgent] | None = None) -> int:
+    """Run the agent of this node, and its task, to the end. Raises ChicleError when the cluster failed, or the secret
+    or the store cannot be used.
+
+    Args:
+        make_agent: Makes the agent, by default a `ProcessAgent`, from arguments of `NodeAgent`.
+
+    Returns:
+        The exit code: that of `--leave-exit-code` if the node left on a notice, 1 if its task failed more often than it
+        may, else 0.
+    """
+    options = command.options
     if options.tls is not None:
         TlsIdentity(options.tls)  # an error shows before any process starts
-    from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
-
-    if arguments.redirects == arguments.tee == "0":
-        arguments.log_dir = os.devnull  # else torch would leave empty folders behind; event files have their own option
-    config, entrypoint, entrypoint_arguments = config_from_args(arguments)
-    if arguments.log_dir == os.devnull:
-        config.logs_specs = NoLogFiles(log_dir=os.devnull)
-    agent = (make_agent or ElasticAgent)(config, entrypoint, entrypoint_arguments, options=options)
-    with environment_with("TORCHELASTIC_SIGNALS_TO_HANDLE", SIGNALS_OF_TORCH):
-        result = agent.run()
-    if result.is_failed():
-        words = (word for word in entrypoint_arguments if not str(word).startswith("-"))
-        program = getattr(entrypoint, "__name__", str(entrypoint))
-        raise ChildFailedError(next(words, program) if program == sys.executable else program, result.failures)
+    with signals_call({number: functools.partial(_interrupt, number) for number in INTERRUPTS}):
+        entry = JobEntry.open(
+            command.endpoint,
+            run_id=command.run_id,
+            node=options.node,
+            secret_file=options.secret_file,
+            min_nodes=command.min_nodes,
+            max_nodes=command.max_nodes,
+        )
+        agent = (make_agent or ProcessAgent)(
+            entry=entry, options=options, task_options=command.task, restarts=command.max_restarts
+        )
+        ended = agent.run_node()
+    if ended is not None:
+        guess = ", perhaps for memory: the kernel's log says so (dmesg)" if ended.code == -signal.SIGKILL else ""
+        words = f"{command.task.title}: {ended}{agent.memory_kills.words or guess}"
+        print(f"{PROGRAM}: the task failed: {words}", file=sys.stderr)
+        return EXIT_FAILED
     return options.leave_exit_code if agent.has_left else 0
 
 
-class NoLogFiles(DefaultLogsSpecs):
-    """The task prints to the agent's stdout and stderr; a node that is killed leaves no file behind."""
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Torch's destinations without the two threads that would follow /dev/null."""
-        return dataclasses.replace(super().reify(envs), tee_stdouts={}, tee_stderrs={})
+def _interrupt(number: signal.Signals) -> None:
+    raise KeyboardInterrupt(number)

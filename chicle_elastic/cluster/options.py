@@ -1,9 +1,11 @@
 """The command line of the launcher: torchrun's options, parsed by torchrun's own parser, and Chicle's beside them.
 
-Only the parser needs torch. The agents of a local cluster have no command line, and never import it.
+Only the parser needs torch. A process that has none parses in a child (`launcher.parse_apart`); the agents of a local
+cluster have no command line.
 """
 
 import argparse
+import json
 import math
 import os
 import re
@@ -13,11 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from chicle_elastic.chunks.places import absolute_place, is_of_one_process
 from chicle_elastic.cluster.net.cloud_notices import CLOUDS
 from chicle_elastic.cluster.net.metrics_server import MetricsAddress
 from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
+from chicle_elastic.cluster.task_options import TaskOptions, from_torchrun
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -31,8 +36,6 @@ DEFAULT_RUN_ID = "chicle"
 DEFAULT_RESTARTS = 3
 DEFAULT_GRACE_S = 25.0  # Kubernetes and Slurm kill 30 s after the notice; that leaves `END_S`
 END_S = 5.0  # what a node needs to end in order, when its chunks are handed over
-# SIGTERM and SIGUSR1 are the notice and belong to the agent; torch must not turn them into an exception.
-SIGNALS_OF_TORCH = "SIGINT,SIGHUP,SIGQUIT"
 DEFAULT_PATIENCE_S = 600.0  # the same as torchrun's rendezvous (join_timeout)
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -86,7 +89,12 @@ class AgentCommand:
     """Run a node."""
 
     options: NodeOptions
-    torchrun: argparse.Namespace
+    endpoint: str  # of the rendezvous store, "host:port"
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int  # how often the agent may restart the task after crashes
+    task: TaskOptions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -221,13 +229,16 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> StoreCommand | AgentCommand:
+def parse(
+    argv: Sequence[str], *, environ: Mapping[str, str] | None = None, process_id: int | None = None
+) -> StoreCommand | AgentCommand:
     """Parse and check a command line. Raises UsageError with what to write instead when the options cannot work,
     SystemExit by argparse for unknown options, a missing script, or --help.
 
     Args:
         environ: Environment for the defaults of Chicle's options; by default that of this process. torchrun's options
             always take theirs (PET_...) from that of the process.
+        process_id: That of the agent, for the name of its node; by default this process.
     """
     arguments = None
     if "--store-only" in argv:
@@ -255,17 +266,16 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         return StoreCommand(
             endpoint=arguments.rdzv_endpoint, secret_file=secret_file, address=_address_options(arguments)
         )
-    _check_torchrun(arguments)
+    low, high = _check_torchrun(arguments)
     if arguments.tls_bulk and arguments.tls is None:
         raise UsageError("--tls-bulk needs the certificates of --tls FOLDER")
     address = _address_options(arguments)
-    node = arguments.name or f"{socket.gethostname()}-{os.getpid()}"
+    node = arguments.name or f"{socket.gethostname()}-{process_id or os.getpid()}"
     if not NODE_NAME.fullmatch(node):
         raise UsageError(
             f"--name {node!r} is not a valid node name; use letters, digits, dots, dashes and underscores, 128 at most"
         )
     arguments.rdzv_backend = BACKEND
-    arguments.rdzv_id = DEFAULT_RUN_ID if arguments.rdzv_id == "none" else arguments.rdzv_id
     options = NodeOptions(
         node=NodeId(node),
         secret_file=None if secret_file is None else secret_file.absolute(),
@@ -285,7 +295,29 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         start_nodes=arguments.start_nodes,
         leave_exit_code=arguments.leave_exit_code,
     )
-    return AgentCommand(options=options, torchrun=arguments)
+    return AgentCommand(
+        options=options,
+        endpoint=arguments.rdzv_endpoint,
+        run_id=DEFAULT_RUN_ID if arguments.rdzv_id == "none" else arguments.rdzv_id,
+        min_nodes=low,
+        max_nodes=high,
+        max_restarts=arguments.max_restarts,
+        task=from_torchrun(arguments),
+    )
+
+
+def to_json(command: StoreCommand | AgentCommand) -> str:
+    """Write a command, in ASCII: arguments of a script need not be UTF-8."""
+    return json.dumps((type(command).__name__, msgspec.to_builtins(command, enc_hook=str)))  # str is for paths
+
+
+def from_json(text: str) -> StoreCommand | AgentCommand:
+    """Read what `to_json` has written."""
+    kinds: dict[str, type[StoreCommand] | type[AgentCommand]] = {
+        kind.__name__: kind for kind in (StoreCommand, AgentCommand)
+    }
+    name, values = json.loads(text)
+    return msgspec.convert(values, kinds[name], dec_hook=lambda kind, value: kind(value))
 
 
 class CheckpointInterval(NamedTuple):
@@ -382,8 +414,9 @@ def _checkpoint(arguments: argparse.Namespace) -> CheckpointSettings | None:
     )
 
 
-def _check_torchrun(arguments: argparse.Namespace) -> None:
-    """Refuse the options of torchrun that Chicle does not support."""
+def _check_torchrun(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Refuse the options of torchrun that Chicle does not support. Returns the least and the greatest number of
+    nodes."""
     if arguments.nproc_per_node != "1":
         raise UsageError(
             f"--nproc-per-node {arguments.nproc_per_node}: a node runs exactly one task, which uses all its cores; "
@@ -408,3 +441,4 @@ def _check_torchrun(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--nnodes {arguments.nnodes} is neither N nor MIN:MAX with 1 <= MIN <= MAX; write 2:8, say")
     if arguments.start_nodes is not None and not low <= arguments.start_nodes <= high:
         raise UsageError(f"--start-nodes {arguments.start_nodes} is not within --nnodes {arguments.nnodes}")
+    return low, high

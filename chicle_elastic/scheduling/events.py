@@ -57,7 +57,7 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFormed:
-    """The members of a new round are agreed upon (in a cluster: by torchrun's rendezvous)."""
+    """The members of a new round are agreed upon."""
 
     round: int
     members: tuple[NodeId, ...]

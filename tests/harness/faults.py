@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError("faults strike a node, and --store-only runs none")
         if script.exists():
             read_script(script)  # a wrong script is told before anything starts
-        _, port = parse_endpoint(command.torchrun.rdzv_endpoint)
+        _, port = parse_endpoint(command.endpoint)
     except UsageError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_USAGE

@@ -20,7 +20,7 @@ from tests.timeouts import timeout_s
 ROOT = Path(__file__).parents[2]
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = (
-    *("tests.harness.faults", "chicle_elastic.cluster.agent.elastic_agent", "torch.distributed"),
+    *("tests.harness.faults", "chicle_elastic.cluster.launcher", "torch.distributed.run"),
     *("chicle_elastic.runtime.cluster_task.task", "chicle_elastic.solvers.linear.solver"),
     "tests.runtime.cluster_task.cluster_apps",
 )

@@ -54,7 +54,7 @@ ROOMS = {
         ("in_process", "simulate"),
     ),
     "cluster": (
-        ("net", "rendezvous"),
+        ("net", "rendezvous", "task_options"),
         ("consensus", "transfer", "options"),
         ("agent",),
         ("launcher",),
@@ -297,6 +297,12 @@ def _torch_import(path: str, here: Place, imported: Import) -> Iterator[str]:
     )
     if here.floor < 3 and not is_torch_solver:
         yield f"{here.folder} imports torch; only the torch solvers (local_sgd, flat, engines) and floors 3 to 5 may"
+    if (
+        _root_folder(here) == "cluster"
+        and not imported.is_lazy
+        and path != "chicle_elastic/cluster/rendezvous/handler.py"
+    ):
+        yield "imports torch at once; an agent loads none: it would take four times the memory"
     if here.folder == "estimators" and not imported.is_lazy:
         yield "imports torch at once; import it where it is used: `import estimators` loads no torch"
     for name in (*imported.module.split("."), *imported.names):

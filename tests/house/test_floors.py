@@ -126,10 +126,11 @@ solvers/cocoa.py | import torch | only the torch solvers
 transports/tcp.py | def f(): import torch | only the torch solvers
 transports/tcp.py | importlib.import_module('torch.cuda') | imports torch
 ../estimators/cnn.py | import torch | loads no torch
-cluster/agent/elastic_agent.py | import torchx.specs | imports torchx
+cluster/agent/process_agent.py | import torchx.specs | imports torchx
+cluster/launcher.py | import torch.distributed | an agent loads none
 runtime/training/uni_task.py | def f(): import torchx.specs | imports torchx
-cluster/agent/elastic_agent.py | from torch.distributed.elastic.agent import _x | torch's private _x
-cluster/agent/elastic_agent.py | import torch._C | torch's private _C
+cluster/agent/process_agent.py | from torch.distributed.elastic.agent import _x | torch's private _x
+cluster/agent/process_agent.py | import torch._C | torch's private _C
 cluster/agent/node.py | x = torch.distributed.group._backend | torch's private _backend
 monitoring/swimlane.py | import matplotlib.pyplot | imports matplotlib at once
 chunks/bad.py | def f(path): return np.load(path, allow_pickle=True) | nothing is unpickled

@@ -39,6 +39,8 @@ def test_every_name_in_all_exists(module: str) -> None:
 HELP = """
 import contextlib, io, runpy, sys
 
+import torch  # or a child process parses the launcher's options, and prints them
+
 for line in sys.stdin.read().splitlines():
     command, _, words = line.partition(": ")
     program, *arguments = command.removeprefix("python -m ").split()

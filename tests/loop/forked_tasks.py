@@ -12,13 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing import ProcessFailure, RunProcsResult
-
-from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
+from chicle_elastic.cluster.agent.process_agent import ProcessAgent
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 
 WARM = (
     "import torch, torch.utils.data, torch.optim, torch._dynamo\n"
@@ -126,7 +124,7 @@ class ForkedTask:
         self._socket.close()
 
 
-class AgentOfForkedTasks(ElasticAgent):
+class AgentOfForkedTasks(ProcessAgent):
     """An agent whose task comes from a `TaskServer`, at the address that the environment of the agent names."""
 
     _task: ForkedTask | None = None
@@ -134,17 +132,16 @@ class AgentOfForkedTasks(ElasticAgent):
     def spawn_task(self) -> int:
         """Ask for the task."""
         output = os.readlink("/proc/self/fd/1")
-        argv: Sequence[str] = [str(word) for word in self._command if str(word) not in ("-u",)]
+        argv = self._command[2:]  # without python -u
         order = {"argv": list(argv), "environ": dict(self.task_environment()), "output": output}
         self._task = ForkedTask(os.environ["FORKED_TASKS"], order)
         return self._task.pid
 
-    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
+    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None when it still runs."""
         if self._task is None or (code := self._task.poll(timeout_s)) is None:
             return None
-        failure = ProcessFailure(local_rank=0, pid=self._task.pid, exitcode=code, error_file="")
-        return RunProcsResult(failures={0: failure} if code else {}, stdouts={}, stderrs={})
+        return TaskEnd(code)
 
     def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
         """End the task."""
@@ -161,6 +158,6 @@ class AgentOfForkedTasks(ElasticAgent):
 
 def fork_tasks() -> None:
     """Make the launcher of this process, an agent of the tests, fork its tasks."""
-    from chicle_elastic.cluster.agent import elastic_agent
+    from chicle_elastic.cluster import launcher
 
-    elastic_agent.ElasticAgent = AgentOfForkedTasks  # type: ignore[misc]
+    launcher.ProcessAgent = AgentOfForkedTasks  # type: ignore[misc]

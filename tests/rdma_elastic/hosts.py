@@ -1,7 +1,7 @@
 """Nodes on the one kernel of the machine that take each other for nodes on other hosts.
 
 All are forks of the process of the test, which has everything imported: there that takes a minute and a half. The
-agent is the one that every cluster has, in torch's launcher; its task waits as a fork of it, made before it has
+agent is the one that every cluster has; its task waits as a fork of it, made before it has
 threads, until the agent starts it. pytest must leave the standard streams alone (`-s`): forks have those of the system.
 """
 
@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing import RunProcsResult
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+import torch.distributed.run  # noqa: F401 - its parser is in each fork then
 
-from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
+from chicle_elastic.cluster.agent.process_agent import ProcessAgent
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.local.forking import ForkedProcess, Forker
 from chicle_elastic.cluster.net import peers
@@ -94,7 +94,7 @@ def _run_task(line: int, arguments: list[str]) -> int:
     return 0
 
 
-class ForkingAgent(ElasticAgent):
+class ForkingAgent(ProcessAgent):
     """An agent whose only task is one that waits.
 
     Args:
@@ -109,13 +109,10 @@ class ForkingAgent(ElasticAgent):
         """Let the task run."""
         return self._task.begin(dict(self.task_environment()))
 
-    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
+    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None when it still runs after `timeout_s` seconds."""
         code = self._task.code(timeout_s)
-        if code is None:
-            return None
-        failure = ProcessFailure(local_rank=0, pid=self._task.child.pid, exitcode=code, error_file="")
-        return RunProcsResult(return_values={}, failures={0: failure} if code else {})
+        return None if code is None else TaskEnd(code)
 
     def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
         """End the task with a signal, after the grace period by SIGKILL."""

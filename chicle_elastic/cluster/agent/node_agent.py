@@ -27,8 +27,9 @@ from typing import Any
 from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.components import NodeContext
 from chicle_elastic.cluster.agent.node import TASK_END_S, Node
-from chicle_elastic.cluster.agent.node_protocols import Launcher, ResourceLink, TaskEnd
+from chicle_elastic.cluster.agent.node_protocols import Launcher, ResourceLink
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.cloud_notices import NoticeWatch, grace_of
 from chicle_elastic.cluster.net.event_file import EventFile
@@ -148,7 +149,7 @@ class NodeAgent(Launcher):
             notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))
             with (
                 _quick_turns(),
-                _signals_call({**notice, DEBUG_STATE_SIGNAL: lambda: loop.soon(node.write_debug_state)}),
+                signals_call({**notice, DEBUG_STATE_SIGNAL: lambda: loop.soon(node.write_debug_state)}),
             ):
                 hand_over()  # no task ran before: until now a signal has ended this process at once
                 end = node.run()
@@ -219,7 +220,7 @@ def _quick_turns() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+def signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
     """Within this, each signal calls its function, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

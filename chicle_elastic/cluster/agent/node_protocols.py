@@ -4,15 +4,9 @@ import signal
 from typing import Protocol
 
 from chicle_elastic.cgroups import MemoryKills
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
-
-
-class TaskEnd(Protocol):
-    """How a task has ended."""
-
-    def is_failed(self) -> bool:
-        """Whether it has failed."""
 
 
 class Launcher(Protocol):

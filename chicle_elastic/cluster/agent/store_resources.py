@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 from chicle_elastic.cluster.agent.node import Node
+from chicle_elastic.cluster.agent.process_agent import ProcessAgent
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.cluster.rendezvous.resource_board import Finished, NodeRequest, ResourceBoard
@@ -66,8 +66,8 @@ class StoreResourceLink:
             self._loop.work(do, done, lane=Lane.STORE)
 
 
-class StoreManagedAgent(ElasticAgent):
-    """An agent of a job whose resource manager serves the store. Arguments as of `ElasticAgent`."""
+class StoreManagedAgent(ProcessAgent):
+    """An agent of a job whose resource manager serves the store. Arguments as of `NodeAgent`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,7 +1,7 @@
 """The agent and the rendezvous store of a local cluster, as processes forked by its server.
 
 The agent is the one that every cluster has. Two things differ: it and its task are forked by the server (who has
-everything imported), without torch's launcher around them, and the server can tell it to end the job.
+everything imported), and the server can tell it to end the job.
 """
 
 import contextlib
@@ -11,15 +11,14 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.node import Node
 from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, NodeAgent, exit_code_of_error
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.local.messages import Connection, Received
-from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.options import DEFAULT_RESTARTS, NodeOptions
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
@@ -80,20 +79,6 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
         os.close(fds[0])
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfTask:
-    """How a task has ended."""
-
-    code: int  # its exit code, negative for a signal
-
-    def is_failed(self) -> bool:
-        """Whether it has failed."""
-        return self.code != 0
-
-    def __str__(self) -> str:
-        return f"it ended with {exit_words(self.code)}"
-
-
 class LocalResourceLink:
     """The way to the resource manager of a local cluster, which its server asks."""
 
@@ -147,7 +132,7 @@ class LocalAgent(NodeAgent):
             self._hear(said)
         return self._pid
 
-    def task_exit(self, timeout_s: float = 0.0) -> EndOfTask | None:
+    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None when it still runs after `timeout_s` seconds, or none was started."""
         end_s = time.monotonic() + timeout_s
         while self._pid and self._code is None:
@@ -155,7 +140,7 @@ class LocalAgent(NodeAgent):
             if said is None:
                 return None
             self._hear(said)
-        return None if self._code is None else EndOfTask(self._code)
+        return None if self._code is None else TaskEnd(self._code)
 
     def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
         """End the task with a signal, after the grace period by SIGKILL. Does nothing when none runs."""

@@ -15,8 +15,9 @@ import threading
 import time
 from typing import NamedTuple
 
+from chicle_elastic.cluster.agent.task_end import exit_words
 from chicle_elastic.cluster.local.messages import Connection, connect, listen
-from chicle_elastic.cluster.local.outputs import exit_words, last_words, open_output
+from chicle_elastic.cluster.local.outputs import last_words, open_output
 from chicle_elastic.errors import MissingExtraError, PeerLostError
 from chicle_elastic.settings import limited_environment
 from chicle_elastic.surroundings import hold_descriptors, is_folder_gone

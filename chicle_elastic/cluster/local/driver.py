@@ -19,8 +19,8 @@ import numpy as np
 
 from chicle_elastic import errors
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster.agent.task_end import exit_words
 from chicle_elastic.cluster.local.messages import Connection, Received
-from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.net.event_loop import is_registered
 from chicle_elastic.errors import ChicleError, JobFailedError, PeerLostError
 from chicle_elastic.monitoring.history import History

@@ -24,10 +24,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from chicle_elastic.cluster.agent.task_end import exit_words
 from chicle_elastic.cluster.local.forking import ForkedProcess, Forker
 from chicle_elastic.cluster.local.job_run import MAX_NODES, JobRun
 from chicle_elastic.cluster.local.messages import Connection, Received, accept, fields_of, pair
-from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.local.process_pool import ProcessPool
 from chicle_elastic.cluster.net.event_loop import is_registered
 from chicle_elastic.errors import ProtocolError

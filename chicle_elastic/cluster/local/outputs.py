@@ -1,8 +1,6 @@
-"""Files for what the processes of a local cluster print, and how a process has ended, in words."""
+"""Files for what the processes of a local cluster print."""
 
-import contextlib
 import os
-import signal
 from pathlib import Path
 
 SHOWN_BYTES = 2000
@@ -13,15 +11,6 @@ def last_words(output: int) -> str:
     size_bytes = os.fstat(output).st_size
     content = os.pread(output, SHOWN_BYTES, max(0, size_bytes - SHOWN_BYTES))
     return content.decode(errors="replace").strip()
-
-
-def exit_words(code: int) -> str:
-    """An exit code in words; a negative one stands for a signal."""
-    if code >= 0:
-        return f"exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"signal {-code} ({signal.Signals(-code).name})"
-    return f"signal {-code}"
 
 
 def open_output(name: str, output: Path | None) -> int:

@@ -1,6 +1,6 @@
-"""Torch elastic's rendezvous for Chicle: which nodes form a round, agreed by signed values in the store.
+"""The store that lies outside of the nodes, and the signed values in it: whether a job is open, what it wants.
 
-In: nodes that want to join or leave, the state that other nodes have written, the job secret.
-Out: the members and ranks of a round; the address of the store; errors that torch's agents know.
+In: the state that other nodes have written, the job secret; from plain torchrun, nodes that want to join or leave.
+Out: the address of the store; whether the job is over; for plain torchrun, the members and ranks of a round.
 It may not know: the log, the scheduler, chunks, tasks.
 """

@@ -1,13 +1,9 @@
-"""Chicle's rendezvous for torch elastic: rounds called by the scheduler, and free ones with signed state in the store.
+"""Chicle's rendezvous for plain torchrun (`torchrun --rdzv-backend chicle`), with signed state in the store.
 
-Chicle's agent names the members of a round (`expect`) before each `next_rendezvous`. Such a called round needs no
-store: all members have reported their inventories for it in the replicated log when it is formed, so they have met
-already. In the store they only find out whether the job is over.
-
-Plain torchrun (`torchrun --rdzv-backend chicle`) names no members: its rounds are free, they meet in the store (see
-`state` for the rules), and the handler behaves like torch's own. A member waits by polling: it reads the state after
-1 ms, and ever later up to 20 ms while nothing changes. A read is one round trip (12 us on loopback). torch's blocking
-`wait` would need a second connection per agent, and prints a warning whenever it ends without a result.
+Members meet in the store (see `state` for the rules), and the handler behaves like torch's own. The agents of a Chicle
+job need none: they meet in the replicated log. A member waits by polling: it reads the state after 1 ms, and ever later
+up to 20 ms while nothing changes. A read is one round trip (12 us on loopback). torch's blocking `wait` would need a
+second connection per agent, and prints a warning whenever it ends without a result.
 
 For foreign values in the store see `state_store`.
 """
@@ -21,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed import HashStore, PrefixStore, Store
+from torch.distributed import PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -37,7 +33,6 @@ from chicle_elastic.cluster.rendezvous.store import (
     address_towards,
     connect_store,
     keys_of_rounds,
-    parse_endpoint,
     round_prefix,
 )
 from chicle_elastic.errors import ChicleError, UsageError
@@ -56,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousSettings:
-    """Timeouts of free rounds. (In plain torchrun: `--rdzv-conf join_timeout=...,last_call_timeout=...`.)"""
+    """Timeouts: `--rdzv-conf join_timeout=...,last_call_timeout=...`."""
 
     join_timeout_s: float = 600.0
     last_call_s: float = 5.0  # for further nodes, when enough have arrived and the further ones are not known
@@ -76,35 +71,16 @@ class ChicleRendezvousHandler(RendezvousHandler):
         )
         self._torch_store: Store | None = None
         self._round = 0
-        self._called: tuple[NodeId, ...] = ()  # members of the next round, if the scheduler calls them
-        self._is_called = False
-
-    def expect(self, *, round: int, members: tuple[NodeId, ...]) -> None:
-        """Name the round of the next `next_rendezvous`. Raises UsageError when this node is not among the members."""
-        if self.entry.node not in members or len(set(members)) != len(members):
-            raise UsageError(
-                f"{self.entry.node} was called to round {round} of {', '.join(members)}: the members have to be "
-                "distinct and include this node"
-            )
-        self._is_called, self._round, self._called = True, round, members
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Take part in a round; a free one is waited for until it is complete. Raises RoundTimeoutError when too few
-        nodes arrived in time, JobClosedError when the job is over, ForgedStateError when the store holds a foreign
-        value, and no agent has restored the state, StoreUnreachableError when the store does not answer, ProtocolError
-        when other agents run another version.
+        """Take part in a round, as soon as it is complete. Raises RoundTimeoutError when too few nodes arrived in time,
+        JobClosedError when the job is over, ForgedStateError when the store holds a foreign value, and no agent has
+        restored the state, StoreUnreachableError when the store does not answer, ProtocolError when other agents run
+        another version.
 
         Returns:
-            Rank, number of nodes, a store for the agents of this round, and the address where its tasks connect. For a
-            called round, store and address are without use: agents have their links, tasks learn where to connect over
-            the control channel.
+            Rank, number of nodes, a store for the agents of this round, and the address where its tasks connect.
         """
-        if self._is_called:
-            members, self._called = self._called, ()
-            if not members:
-                raise UsageError(f"next_rendezvous of {self.entry.node} without a round; call expect(...) before each")
-            address = RendezvousStoreInfo(*parse_endpoint(self.entry.store.endpoint))
-            return RendezvousInfo(HashStore(), members.index(self.entry.node), len(members), address)
         state = self._wait()
         self._round = state.round
         rank = state.members.index(self._me)
@@ -147,10 +123,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
         return len(state.waiting) if len(state.members) < self.entry.max_nodes else 0
 
     def shutdown(self) -> bool:
-        """End this agent's part. Under plain torchrun that closes the rendezvous, as torch's own does; in a job of
-        Chicle one agent ends and the others go on. Returns whether the store could still be written."""
-        if self._is_called:
-            return True
+        """End this agent's part and close the rendezvous, as torch's own does. Returns whether the store could still be
+        written."""
         try:
             self.set_closed()
         except (ChicleError, OSError) as error:

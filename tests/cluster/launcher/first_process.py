@@ -56,8 +56,9 @@ class FirstProcess:
         return self._is_in("SigBlk", number)
 
     def has_loaded(self, library: str) -> bool:
-        """Whether a shared library is mapped."""
-        return library in self._read("maps")
+        """Whether a shared library is mapped, by it or a child of it."""
+        children = self._read(f"task/{self.pid}/children").split()
+        return any(library in Path(f"/proc/{pid}/maps").read_text() for pid in (self.pid, *children))
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, from outside of its namespace."""

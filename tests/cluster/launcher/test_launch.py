@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from tests.cluster.cluster_harness import SCRIPT
 from tests.programs import run
 from tests.timeouts import timeout_s
 
+MOST_KIB = 80 << 10
 LAUNCH = [sys.executable, "-m", "chicle_elastic.launch"]
 
 
@@ -59,6 +61,26 @@ def test_a_mistake_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     ended = run(*LAUNCH, *options, "train.py", code=2)
     assert "nowhere.secret cannot be read" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_an_agent_has_no_torch_and_is_small(tmp_path: Path) -> None:
+    """It waits for a second node, with an event file, a recording and metrics; its task is another process."""
+    JobSecret.create(tmp_path / "job.secret")
+    with StoreServer() as store:
+        options = ["--nnodes", "2", "--name", "n0", "--rdzv-endpoint", store.endpoint, "--metrics", "0"]
+        options += ["--secret-file", str(tmp_path / "job.secret"), "--log-dir", str(tmp_path)]
+        with subprocess.Popen([*LAUNCH, *options, str(SCRIPT), "--out", str(tmp_path)], stderr=subprocess.PIPE) as node:
+            assert node.stderr is not None
+            while b"n0: waits for 1 more node of 2" not in (line := node.stderr.readline()) and line:
+                pass
+            process = Path(f"/proc/{node.pid}")
+            maps, status = ((process / name).read_text() for name in ("maps", "status"))
+            node.send_signal(signal.SIGINT)
+            node.communicate(timeout=timeout_s(30))
+    assert node.returncode == 128 + signal.SIGINT
+    assert "libtorch" not in maps
+    [resident_kib] = re.findall(r"VmRSS:\s+(\d+) kB", status)
+    assert int(resident_kib) <= MOST_KIB
 
 
 def test_the_log_of_an_agent_may_be_lines_of_json(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """The launcher's command line: torchrun's options and ours, and what cannot work."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from chicle_elastic.cluster import options as launch_args
-from chicle_elastic.cluster.options import AgentCommand, StoreCommand, parse
+from chicle_elastic.cluster.options import AgentCommand, StoreCommand, from_json, parse, to_json
 from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.transports.addresses import PortRange
+from tests.programs import run_python
 
 ENOUGH = ["--rdzv-endpoint", "driver:29400", "--secret-file", "job.secret"]
 
@@ -25,12 +27,12 @@ def agent(*argv: str) -> AgentCommand:
 def test_options_of_torchrun_mean_what_they_mean_there() -> None:
     """They are parsed by torchrun's own parser; what its defaults would break is set."""
     arguments = agent("--nnodes", "2:8", "--rdzv-id", "run7", "--max-restarts", "5", "-m", "train", "--epochs", "3")
-    found = arguments.torchrun
-    assert (found.nnodes, found.rdzv_id, found.max_restarts, found.module) == ("2:8", "run7", 5, True)
-    assert (found.training_script, found.training_script_args) == ("train", ["--epochs", "3"])
+    found = (arguments.min_nodes, arguments.max_nodes, arguments.run_id, arguments.max_restarts)
+    assert found == (2, 8, "run7", 5)
+    assert arguments.task.command == (sys.executable, "-u", "-m", "train", "--epochs", "3")
     arguments = agent("train.py", "--store-only")  # behind the script it is the script's
-    assert (arguments.torchrun.rdzv_backend, arguments.torchrun.training_script_args) == ("chicle", ["--store-only"])
-    assert arguments.torchrun.max_restarts > 0
+    assert (arguments.run_id, arguments.task.command[2:]) == ("chicle", ("train.py", "--store-only"))
+    assert arguments.max_restarts > 0
 
 
 FOLDER = Path("folder").absolute()
@@ -64,7 +66,9 @@ OPTIONS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("argv", OPTIONS)
 def test_our_options_become_the_options_of_the_node(argv: str) -> None:
     """Sizes in the units that people use, paths as the node finds them from any folder."""
-    options = agent(*argv.split(), "train.py").options
+    command = agent(*argv.split(), "train.py", "words that are no UTF-8: \udcff")
+    options = command.options
+    assert from_json(to_json(command)) == command, "it reaches an agent that has no torch"
     assert {name: getattr(options, name) for name in OPTIONS[argv]} == OPTIONS[argv]
 
 
@@ -75,6 +79,7 @@ def test_a_store_alone_needs_no_script() -> None:
     )
     command = parse([*ENOUGH, "--store-only", "--host", "::", "--port-range", "29400-29409"], environ={})
     assert isinstance(command, StoreCommand)
+    assert from_json(to_json(command)) == command
     assert command.address == AddressOptions(host="::", ports=PortRange(29400, 29409))
 
 
@@ -101,6 +106,13 @@ def test_names_of_nodes_differ_by_default() -> None:
     assert str(os.getpid()) in agent("train.py").options.node
 
 
+def test_a_task_is_bound_to_the_processors_that_torch_chooses() -> None:
+    """torch says so by binding a process; without a GPU it leaves the process where this one may run."""
+    words = "from chicle_elastic.cluster.task_options import bound_command; print(*bound_command(None))"
+    processors = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    assert run_python("-c", words).stdout.split() == ["numactl", f"--physcpubind={processors}"]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -125,6 +137,12 @@ def test_names_of_nodes_differ_by_default() -> None:
         ([*ENOUGH, "--tls-bulk", "train.py"], "--tls-bulk needs the certificates of --tls FOLDER"),
         ([*ENOUGH, "--interface", "eth0", "--host", "::", "train.py"], "leave"),
         ([*ENOUGH, "--local-addr", "a", "--advertise", "b", "train.py"], "leave"),
+        # Of torch's own checks.
+        ([*ENOUGH, "--max-restarts", "-1", "train.py"], "max_restarts must be >= 0"),
+        ([*ENOUGH, "--no-python", "-m", "train"], "Don't use both"),
+        ([*ENOUGH, "-r", "4", "train.py"], "4 does not match"),
+        ([*ENOUGH, "--local-ranks-filter", "first", "train.py"], "must be a comma-separated list of integers"),
+        ([*ENOUGH, "--rdzv-conf", "word", "train.py"], "word"),
     ],
 )
 def test_what_cannot_work_is_an_error_that_says_what_to_write(argv: list[str], message: str) -> None:

@@ -45,7 +45,7 @@ def test_a_notice_before_torch_is_there_ends_a_node(number: signal.Signals, tmp_
 
 
 def test_a_notice_while_torch_is_imported_ends_a_node(tmp_path: Path) -> None:
-    """Python calls the handler when the library that it loads is there."""
+    """A child of it imports torch, to parse the command line."""
     with node(tmp_path, "127.0.0.1:1") as process:
         process.wait_until(lambda: process.has_loaded("libtorch"))
         process.send(signal.SIGTERM)

@@ -1,58 +1,10 @@
-"""Called rounds, which need no store; and what the store says about a job: open, over, or nothing that can be read."""
+"""What the store says about a job: open, over, or nothing that can be read."""
 
 import pytest
 
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError, StoreUnreachableError
-from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
 from chicle_elastic.cluster.rendezvous.store import StoreServer, round_prefix
-from chicle_elastic.errors import UsageError
-from chicle_elastic.ids import NodeId
 from tests.cluster.rendezvous.rendezvous_agents import RUN_ID, Party, join, party, wait_for
-
-
-def called(handler: ChicleRendezvousHandler, round: int, *members: str) -> tuple[int, int]:
-    """Rank and size of a called round."""
-    handler.expect(round=round, members=tuple(NodeId(member) for member in members))
-    info = handler.next_rendezvous()
-    return info.rank, info.world_size
-
-
-def test_members_and_ranks_of_a_round_are_as_the_scheduler_calls_them() -> None:
-    """A joiner comes, the first rank leaves, another dies."""
-    with party() as cluster:
-        second = cluster.handler("n1")
-        assert called(second, 1, "n0", "n1", "n2") == (1, 3)
-        assert called(second, 2, "n2", "n0", "n3", "n1") == (3, 4)
-        assert called(second, 5, "n1", "n3") == (0, 2)
-
-
-def test_a_called_round_needs_no_store() -> None:
-    """The members have met in the log; a store that is gone must not stop a job that changes its members."""
-    with StoreServer() as host:
-        handler = Party(host).handler("n0")
-    with pytest.raises(StoreUnreachableError):
-        handler.is_closed()
-    assert called(handler, 1, "n0", "n1") == (0, 2)
-
-
-def test_the_end_of_one_agent_does_not_close_the_rendezvous_for_the_others() -> None:
-    """After called rounds; that of plain torchrun does."""
-    with party() as cluster:
-        first, second = cluster.handlers(2)
-        called(second, 1, "n0", "n1")
-        assert second.shutdown()
-        assert not first.is_closed()
-
-
-def test_rounds_have_to_be_called_properly() -> None:
-    """Slips of the agent are errors at the place of the slip."""
-    with party() as cluster:
-        handler = cluster.handler("n0")
-        with pytest.raises(UsageError, match="include this node"):
-            called(handler, 1, "n1", "n2")
-        called(handler, 1, "n0")
-        with pytest.raises(UsageError, match=r"call expect\(...\) before each"):
-            handler.next_rendezvous()
 
 
 def test_no_node_joins_a_closed_job() -> None:

@@ -36,7 +36,7 @@ CONTEXT.set_forkserver_preload(
         "tests.runtime.cluster_task.cluster_apps",
         "chicle_elastic.cluster.launcher",
         "chicle_elastic.launch",
-        "torch.distributed",
+        "torch.distributed.run",
         "chicle_elastic.runtime.cluster_task.task",
         "chicle_elastic.solvers.linear.solver",
     ]
