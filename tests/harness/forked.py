@@ -130,6 +130,15 @@ def children_of(pid: int) -> frozenset[int]:
     return frozenset(map(int, " ".join(lists).split()))
 
 
+def has_loaded(pid: int, library: str) -> bool:
+    """Whether a process, or one that it has started, has mapped a shared library."""
+    for each in (pid, *children_of(pid)):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if library in Path(f"/proc/{each}/maps").read_text():
+                return True
+    return False
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and waits for its parent does not."""
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.cluster.net.event_file import read_events
+from tests.harness.forked import has_loaded
 from tests.hosts.host import Host
 from tests.hosts.host_process import ProgramProcess
 from tests.hosts.job import Job
@@ -31,11 +32,10 @@ def start(job: Job, host: Host, *init: str) -> ProgramProcess:
 
 
 def test_a_container_gets_sigterm_while_its_node_imports_torch(lab: Lab) -> None:
-    """Some 0.5 s after its start: the node ends long before a resource manager would kill it."""
+    """Some 0.5 s after its start, for the options: the node ends long before a resource manager would kill it."""
     job = Job(lab)
     process = start(job, *lab.boot("n1"))
-    maps = Path(f"/proc/{process.pid}/maps")
-    assert comes(lambda: "libtorch_cpu" in maps.read_text(), START_S), process.text()
+    assert comes(lambda: has_loaded(process.pid or 0, "libtorch_cpu"), START_S), process.text()
     end_by_sigterm(process)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.forked import has_loaded
 from tests.timeouts import timeout_s
 
 UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -57,8 +58,7 @@ class FirstProcess:
 
     def has_loaded(self, library: str) -> bool:
         """Whether a shared library is mapped, by it or a child of it."""
-        children = self._read(f"task/{self.pid}/children").split()
-        return any(library in Path(f"/proc/{pid}/maps").read_text() for pid in (self.pid, *children))
+        return has_loaded(self.pid, library)
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, from outside of its namespace."""
