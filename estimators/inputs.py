@@ -52,6 +52,11 @@ class TrainingSet(TrainingData):
         return self.read(lambda chunk: chunk.targets), weights
 
     @cached_property
+    def _read(self) -> dict[int, tuple[int, int]]:
+        """Keep what checksums of the first rows have read, for those of more rows."""
+        return {}
+
+    @cached_property
     def fingerprint(self) -> Hashable:
         """Of all rows."""
         return self.fingerprint_of(self.source.schema.num_rows)
@@ -71,7 +76,7 @@ class TrainingSet(TrainingData):
             parts = X.indptr[: len(codes) + 1], X.indices[:end], X.data[:end]
         else:
             parts = (X[:num_rows],)
-        return tuple(self.classes.tolist()), X.shape[1], fingerprint_of(*parts, codes)
+        return tuple(self.classes.tolist()), X.shape[1], fingerprint_of(*parts, codes, read=self._read)
 
     def begins_with(self, kept: KeptDuals, *, has_more: bool) -> bool:
         """Say whether these are the rows that duals were kept of; with `has_more` others may follow."""

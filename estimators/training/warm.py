@@ -45,6 +45,17 @@ class KeptDuals:
         return duals_from_slopes(found, slopes, upper[:, np.newaxis])[:, :, np.newaxis]
 
 
-def fingerprint_of(*arrays: Array) -> Hashable:
-    """Shapes, dtypes and checksums of every byte of C-contiguous arrays."""
-    return tuple((array.shape, array.dtype.str, zlib.crc32(array.reshape(-1).view(np.uint8).data)) for array in arrays)
+def fingerprint_of(*arrays: Array, read: dict[int, tuple[int, int]]) -> Hashable:
+    """Return shapes, dtypes and checksums of every byte of C-contiguous arrays.
+
+    `read` keeps of each array how many bytes were read and their checksum, with which more rows of the arrays go on.
+    """
+    found = []
+    for number, array in enumerate(arrays):
+        values = array.reshape(-1).view(np.uint8).data
+        begin, checksum = read.get(number, (0, 0))
+        if begin > len(values):
+            begin = checksum = 0
+        read[number] = len(values), zlib.crc32(values[begin:], checksum)
+        found.append((array.shape, array.dtype.str, read[number][1]))
+    return tuple(found)

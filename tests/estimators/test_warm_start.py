@@ -1,6 +1,7 @@
 """A warm start goes on from the last fit: from duals of the same data, or from weights of the same columns."""
 
 import pickle
+import zlib
 
 import numpy as np
 import pytest
@@ -122,6 +123,21 @@ def test_rows_that_are_added_leave_the_others_their_duals(model, form):
     np.testing.assert_allclose(going.coef_, w, rtol=1e-9, atol=1e-12)
     going = warm(model).fit(form(X[:n]), y[:n]).fit(form(X), y)
     require_certified(going, X, y)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_a_warm_start_reads_each_byte_once_to_know_the_rows(form, monkeypatch):
+    """The checksum of the first rows goes on over those that were added, for the next fit."""
+    X, y = problems.cancer()
+    X, n, read, crc32 = form(X), 500, [], zlib.crc32
+    going = warm(L2[0]).fit(X[:n], y[:n])
+    monkeypatch.setattr(zlib, "crc32", lambda data, before=0: read.append(len(data)) or crc32(data, before))
+    going.fit(X, y)
+    parts = [X.indptr, X.indices, X.data] if sparse.issparse(X) else [X]
+    assert sum(read) == sum(part.nbytes for part in parts) + 4 * len(y)
+    read.clear()
+    assert going.fit(X, y).n_iter_ == 1
+    assert sum(read) == sum(part.nbytes for part in parts) + 4 * len(y)
 
 
 @pytest.mark.parametrize("model", L2, ids=str)

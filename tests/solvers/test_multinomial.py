@@ -27,8 +27,8 @@ from chicle_elastic.solvers.linear.multinomial.preconditioner import (
     preconditioned,
 )
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
-from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Sum
+from chicle_elastic.solvers.linear.newton import conjugate, steps
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonState, OutputState, Sum
 from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer, first_state
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
@@ -294,6 +294,28 @@ def test_sizes_decide_how_second_derivatives_are_summed_up(shape, num_blocks, is
     steps.start(state, problem, np.zeros(state.D))
     assert problem.look_size(state, state.outputs[0]) <= 1 << 22
     assert sum(problem.sizes(state, state.outputs[0])) <= 1 << 22
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_blocks"),
+    [((5_000, 784, 10), 1), ((60_000, 64, 10), 10), ((5_000, 784, 100), 1), ((500, 3000, 3), 0)],
+)
+def test_a_warm_start_begins_with_the_mean_of_blocks_that_take_long(shape, num_blocks):
+    """It keeps that until products have taken as long as a block of each class, which the next evaluation then has."""
+    state, problem = state_of(shape)
+    w, K = np.arange(float(state.D)), problem.num_classes
+    [output] = steps.start(state, problem, w).outputs
+    linear = np.zeros((K, state.D // K))
+    linear[:, -1] = 1.0
+    problem.looked(state, output, w, linear.ravel())
+    assert problem.sizes(state, output)[0] == num_blocks * problem.block_size(state)
+    most, output.factor, output.direction = state.D // K // 8, np.ones(1), np.ones(state.D)
+    for num_products in (most - 1, 2 * state.kept_products):
+        output.num_products, output.residual, output.conjugate = num_products, np.zeros(state.D), np.zeros(state.D)
+        conjugate.multiplied(state, output, problem, w, np.zeros(2 * state.D), 1.0)
+        is_spared = num_products < most and problem.num_blocks(state, output) < problem.num_blocks(state)
+        assert (output.block is Block.KEPT) == is_spared
+    assert problem.sizes(state, output)[0] == problem.num_blocks(state) * problem.block_size(state)
 
 
 @pytest.mark.parametrize("kind", ["joint", "blocks", "mean", "diagonals"])

@@ -22,6 +22,7 @@ from chicle_elastic.solvers.linear.methods import most_block_columns
 from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.preconditioner import factored, joint_step, preconditioned
 from chicle_elastic.solvers.linear.newton.state import (
+    KEPT_PRODUCTS,
     Block,
     Evaluation,
     NewtonPhase,
@@ -52,9 +53,13 @@ class SoftmaxProblem(Problem):
         totals = self.by_class(output.linear)[:, -1]
         return totals > 0 if self.has_free_intercept else np.ones(len(totals), dtype=bool)
 
-    def num_blocks(self, state: NewtonState) -> int:
-        """Say of what a message has the second derivatives: of each class, of their mean, or diagonals alone (0)."""
-        return num_blocks(self.num_classes, state.D // self.num_classes)
+    def num_blocks(self, state: NewtonState, output: OutputState | None = None) -> int:
+        """Say of what a message has the second derivatives: of each class, of their mean, or diagonals alone (0).
+
+        A warm start whose blocks would take long begins with the mean, as a new fit does: it takes a K-th of the time.
+        """
+        is_short = output is not None and output.num_spared > 0
+        return 1 if is_short else num_blocks(self.num_classes, state.D // self.num_classes)
 
     def block_size(self, state: NewtonState) -> int:
         """Return the length of one block of second derivatives."""
@@ -76,7 +81,7 @@ class SoftmaxProblem(Problem):
             return 0, 0, K * K
         if state.is_exact:
             return D * (D + 1) // 2, 0, K * K
-        num_blocks = self.num_blocks(state)
+        num_blocks = self.num_blocks(state, output)
         return num_blocks * self.block_size(state), 0 if num_blocks else D, K * K
 
     def looked(self, state: NewtonState, output: OutputState, w: Array, sums: Array) -> tuple[Array, Evaluation | None]:
@@ -87,6 +92,9 @@ class SoftmaxProblem(Problem):
         linear, is_active = self.by_class(output.linear), self.is_active(output)
         W = self._centred(w, is_active)
         total = dot(linear[:, -1], np.ones(K))
+        num_products = state.D // (K * KEPT_PRODUCTS * state.row_step)  # that take as long as a block of each class
+        if output.is_first and not is_cold and num_products > state.kept_products and self.num_blocks(state) == K:
+            output.num_spared = num_products
         if not is_cold or not total > 0:
             return W.ravel(), None
         shares = linear[:, -1] / total if self.has_free_intercept else np.full(K, 1.0 / K)

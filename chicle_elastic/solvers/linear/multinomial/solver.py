@@ -82,7 +82,7 @@ class MultinomialSolver(NewtonSolver):
             rows = local.rows.dense(np.arange(local.rows.num_rows))
             found.second[:] = joint_block(rows, np.concatenate(p, axis=1), local.upper)
             return
-        weights_of = mean_weights if problem.num_blocks(state) == 1 else block_weights
+        weights_of = mean_weights if problem.num_blocks(state, output) == 1 else block_weights
         each = [weights_of(known, part.upper) for known, part in zip(p, self._threads, strict=True)]
         weights = self._drawn(np.concatenate(each, axis=1), state.row_step)
         self._add_blocks(weights, found.second if len(found.second) else found.diagonal, is_rough=state.is_rough)

@@ -139,7 +139,8 @@ def _leaves_little(state: NewtonState, output: OutputState, problem: Problem) ->
 def _end_products(state: NewtonState, output: OutputState, problem: Problem, w: Array) -> Array:
     """Look at the end of the direction, with a new block if this one has cost many products."""
     output.phase = NewtonPhase.EVALUATE
-    is_kept = len(output.factor) > 0 and output.num_products <= state.kept_products
+    output.num_spared -= output.num_products
+    is_kept = len(output.factor) > 0 and (output.num_products <= state.kept_products or output.num_spared >= 0)
     output.block = Block.KEPT if is_kept else state.first_block
     if len(output.met):
         output.pairs = output.met
