@@ -90,18 +90,10 @@ class StepSum:
         for view, parameter in zip(self._gradient_views, self.parameters, strict=False):
             gradient = parameter.grad if share else None
             marks.append(gradient is not None)
-            if gradient is None:
-                view.zero_()
-            else:
-                _put(view, gradient.to_dense() if gradient.is_sparse else gradient, factor)
+            _put(view, gradient, factor)
         for view, tensor, saved in zip(self._views, self._averaged, self._saved, strict=True):
             marks.append(share > 0 and not torch.equal(tensor, saved))
-            if tensor.is_floating_point():
-                _put(view, tensor, share)
-            elif is_first:
-                view.copy_(_numbers(tensor))
-            else:
-                view.zero_()
+            _put(view, _numbers(tensor), share if tensor.is_floating_point() else float(is_first))
         self._marks.copy_(torch.tensor(marks))
         return self.buffer
 
@@ -144,10 +136,12 @@ class StepSum:
             parameter.copy_(before.add_(change, alpha=outer.rate))
 
 
-def _put(view: Tensor, tensor: Tensor, factor: float) -> None:
+def _put(view: Tensor, tensor: Tensor | None, factor: float) -> None:
     """Write `factor * tensor` into the view; a member without samples has no part, also in what is not finite."""
-    if not factor:
+    if tensor is None or not factor:
         view.zero_()
+    elif tensor.is_sparse:
+        view.copy_(tensor.to_dense()).mul_(factor)
     elif tensor.dtype == view.dtype and tensor.device == view.device:
         torch.mul(tensor, factor, out=view)
     else:

@@ -84,6 +84,18 @@ def test_one_process_does_what_a_plain_loop_does(name: str) -> None:
         assert torch.equal(one, other)
 
 
+def test_sparse_gradients_train_as_dense_ones() -> None:
+    """Embeddings come to the same table, to the bit."""
+    x, y = tensors()
+    tables = []
+    for is_sparse in (False, True):
+        torch.manual_seed(3)
+        model = nn.Embedding(2, 3, sparse=is_sparse)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), ((x[:, 0] > 0).long(), y))
+        tables.append(model.weight)
+    assert torch.equal(*tables)
+
+
 def test_schedule_and_clipping_are_those_of_a_plain_loop() -> None:
     """The scheduler steps once per epoch."""
     ours, theirs = network(), network()
