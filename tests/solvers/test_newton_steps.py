@@ -139,10 +139,12 @@ def test_few_rows_make_a_step_of_many_columns_exact(has_free_intercept):
     g = rng.normal(size=20)
     matrix = np.diag(ridge) + (X.T * curvatures) @ X
     expected, rounding = np.linalg.solve(matrix, g), np.finfo(float).eps * np.linalg.cond(matrix)
-    found = RowProducts(scipy.sparse.csr_array(X)).solver(curvatures, ridge)(g)
+    none = np.zeros(6)
+    found, _ = RowProducts(scipy.sparse.csr_array(X)).solver(curvatures, ridge)(g, none)
     np.testing.assert_allclose(found, expected, atol=4 * rounding * np.abs(expected).max(), rtol=0)
-    assert np.isfinite(RowProducts(scipy.sparse.csr_array(X * 1e200)).solver(curvatures, ridge)(g)).all()
-    without = RowProducts(scipy.sparse.csr_array(X)).solver(np.zeros(6), ridge)(g)
+    huge, _ = RowProducts(scipy.sparse.csr_array(X * 1e200)).solver(curvatures, ridge)(g, none)
+    assert np.isfinite(huge).all()
+    without, _ = RowProducts(scipy.sparse.csr_array(X)).solver(none, ridge)(g, none)
     np.testing.assert_allclose(without[:-1], g[:-1] / 0.5)
 
 
@@ -151,5 +153,6 @@ def test_a_step_of_few_rows_changes_their_scores_by_as_little_as_it_has_to():
     rng = np.random.default_rng(0)
     X, alpha, curvatures = rng.normal(size=(6, 200)), 1e-6, np.full(6, 1e8)
     slopes = rng.normal(size=6)
-    step = RowProducts(scipy.sparse.csr_array(X)).solver(curvatures, np.full(200, alpha))(X.T @ slopes)
+    step, duals = RowProducts(scipy.sparse.csr_array(X)).solver(curvatures, np.full(200, alpha))(np.zeros(200), slopes)
     np.testing.assert_allclose(curvatures * (X @ step), slopes, rtol=1e-5)
+    np.testing.assert_allclose(X.T @ duals, alpha * step, rtol=1e-9, atol=1e-9 * alpha * np.abs(step).max())

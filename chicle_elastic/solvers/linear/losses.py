@@ -45,6 +45,15 @@ class RegressionLoss(ABC):
         return False
 
     @property
+    def has_theta(self) -> bool:
+        """Say whether theta means anything; then duals are those that a step foretells."""
+        return self.has_corners or self.has_scale
+
+    def sharp(self, theta: float) -> float:
+        """Return the theta that the loss itself has."""
+        return 0.0 if self.has_corners else theta
+
+    @property
     def full_curvature(self) -> float | None:
         """Return the second derivative that a smooth loss has wherever it has one; None if it may be anything."""
         return None
@@ -238,9 +247,20 @@ class Huber(RegressionLoss):
         """Return 2 / sigma of rows that count as squares, else 0."""
         return np.where(np.abs(targets - scores) < self.epsilon * theta, 2.0 / theta, 0.0)
 
+    def curvatures_beside(self, duals: Array, scores: Array, targets: Array, theta: float) -> Array:
+        """See `EpsilonInsensitive`: of the equation a max(sigma, |r| / epsilon) = 2 r."""
+        residuals = targets - scores
+        width = np.maximum(np.abs(residuals) / self.epsilon, theta)
+        of_width = np.where(width > theta, np.clip(duals * np.sign(residuals) / self.epsilon, -2.0, 2.0), 0.0)
+        return np.asarray((2.0 - of_width) / width)
+
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
         """Return a (y - z)."""
         return np.asarray(duals * (targets - scores))
+
+    def clipped(self, duals: Array, targets: Array) -> Array:
+        """Return duals within [-2 epsilon, 2 epsilon]."""
+        return np.clip(duals, -2.0 * self.epsilon, 2.0 * self.epsilon)
 
     def by_scale(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
         """Return 1 - a^2 / 4, and of rows that count as squares 2 r^2 / sigma^3 and 2 r / sigma^2."""

@@ -26,7 +26,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     Problem,
 )
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, MULTIPLICATION, ROW_VALUES
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, ITERATION_VALUES, ROW_VALUES
 
 ETA = 0.1
 """Share of the gradient that conjugate gradients leave at most where they never have a block; with corners it is one of
@@ -130,7 +130,7 @@ def multiplied(
 
 def _leaves_little(state: NewtonState, output: OutputState, problem: Problem) -> bool:
     """Say whether Newton's method can use no better direction by now; with corners, beside the gap it foretells."""
-    if not problem.loss.has_corners:
+    if not problem.loss.has_theta:
         return _scaled_square(output, output.residual) <= output.goal
     left = 0.5 * squared(problem.penalised(output.residual)) / problem.strength(state)
     return left <= max(ETA * (output.corners - 0.5 * output.slope), 0.5 * output.enough)
@@ -150,19 +150,20 @@ def _end_products(state: NewtonState, output: OutputState, problem: Problem, w: 
     return w
 
 
-def count_pass(state: NewtonState) -> None:
-    """Count what a pass over few rows has cost, and have the next one gather them where their products cost no more.
-
-    Products of rows, and one factor, are compared with all passes so far. Steps by conjugate gradients may have been
-    in vain by then, but have cost no more than what follows.
-    """
+def pass_work(state: NewtonState) -> float:
+    """Return what a pass over few rows costs, see `race`."""
     num_rows, num_values = float(state.few_rows), float(state.lengths.sum())
+    is_dense = num_values >= num_rows * (state.D - 1)
+    return num_rows * ROW_VALUES + 2.0 * num_values * (DENSE_VALUE if is_dense else 1.0)
+
+
+def count_pass(state: NewtonState) -> None:
+    """Count what a pass over few rows has cost, and have the next one gather them once that is what sending costs."""
+    num_values = float(state.lengths.sum())
     if num_values > FEW_VALUES:
         state.few_rows, state.lengths = 0, NO_NUMBERS
         return
-    is_dense = num_values >= num_rows * (state.D - 1)
-    state.work += ITERATION_VALUES + num_rows * ROW_VALUES + 2.0 * num_values * (DENSE_VALUE if is_dense else 1.0)
-    products = MULTIPLICATION * num_rows * (num_values / 2.0 + num_rows * num_rows / 3.0)
+    state.work += ITERATION_VALUES + pass_work(state)
     for output in state.outputs:
-        if output.phase is NewtonPhase.MULTIPLY and state.work >= products + 2.0 * (num_values + ITERATION_VALUES):
+        if output.phase is NewtonPhase.MULTIPLY and state.work >= 2.0 * (num_values + ITERATION_VALUES):
             output.phase = NewtonPhase.GATHER

@@ -31,6 +31,8 @@ JITTERS = EPSILON**0.75, EPSILON**0.6, EPSILON**0.4, EPSILON**0.25
 """Added to a diagonal of ones, one after the other, where rounding has made a matrix indefinite, of float64 or of
 float32, which has half of the digits."""
 
+REFINED = 3  # times that equations of rows are solved, for what the times before have left
+
 
 def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callable[[Array], Array], Array]:
     """Find what solves for a Newton step, and the null space of the second derivatives, shape (D, m).
@@ -83,38 +85,45 @@ class RowProducts:
             self.work += 0.0 if is_sparse else MULTIPLICATION * rows.shape[0] * rows.size
         return self._products
 
-    def solver(self, curvatures: Array, ridge: Array) -> Callable[[Array], Array]:
-        """Find what solves for a Newton step, where rows have these curvatures, shape (n,)."""
+    def solver(self, curvatures: Array, ridge: Array) -> Callable[..., tuple[Array, Array]]:
+        """Find what solves (ridge + X^T c X) x = g + X^T q, where rows have these curvatures c, shape (n,).
+
+        It returns x, and the p of x = (g + X^T p) / ridge: with g = 0 neither has rounding of a w in it.
+        """
         inverse = np.divide(1.0, ridge, out=np.zeros(len(ridge)), where=ridge > 0)
         products, rows, which = self._divided(inverse), self.rows, np.flatnonzero(curvatures)
-        if len(which) < len(curvatures):
-            products, rows = products[np.ix_(which, which)], rows[which]
         roots = np.sqrt(curvatures[which])
-        last = np.zeros(len(which)) if ridge[-1] else roots * (rows @ (np.arange(len(ridge)) == len(ridge) - 1))
+        last = (
+            rows @ (np.arange(len(ridge)) == len(ridge) - 1).astype(float)
+            if not ridge[-1]
+            else np.zeros(len(curvatures))
+        )
         with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then, and the penalty is all there is
-            matrix = products * roots
-            matrix *= roots[:, None]
-        matrix.reshape(-1)[:: len(roots) + 1] += 1.0
-        factor = cholesky_factor(matrix) if len(which) else None
+            scale = 1.0 / np.sqrt(1.0 + roots * roots * products.diagonal()[which])
+            matrix = products[np.ix_(which, which)] * (roots * scale)
+            matrix *= (roots * scale)[:, None]
+        matrix.reshape(-1)[:: len(roots) + 1] += scale * scale
+        factor = cholesky_factor(matrix, *JITTERS) if len(which) else None
         self.work += MULTIPLICATION * len(which) ** 3 / 3
 
         def of_rows(right: Array) -> Array:
-            return np.zeros(len(right)) if factor is None else cholesky_solve(factor, right)
+            return np.zeros(len(right)) if factor is None else roots * scale * cholesky_solve(factor, scale * right)
 
-        coupled = of_rows(last)
-        bend = float(last @ coupled)
+        coupled = of_rows(roots * last[which])
+        bend = float(last[which] @ coupled)
 
-        def solve(g: Array) -> Array:
-            inner, share = of_rows(roots * (rows @ (g * inverse))), 0.0
-            if bend > 0:
-                share = (float(g[-1]) - float(last @ inner)) / bend
-                inner += share * coupled
-            step = (g - rows.T @ (roots * inner)) * inverse
-            # Scores along the step are far smaller than what cancels in them.
-            step += rows.T @ (roots * of_rows(inner - roots * (rows @ step) - share * last)) * inverse
+        def solve(g: Array, q: Array) -> tuple[Array, Array]:
+            p, share, scores = np.where(curvatures, 0.0, q), 0.0, rows @ (g * inverse)
+            for _ in range(REFINED):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    left = scores + share * last + products @ p
+                p[which] += of_rows((q - p)[which] / roots - roots * left[which])
+                more = (float(last @ p) + float(g[-1])) / bend if bend > 0 else 0.0
+                share, p[which] = share + more, p[which] - more * coupled
+            x = (g + rows.T @ p) * inverse
             if not ridge[-1]:
-                step[-1] = share
-            return np.asarray(step)
+                x[-1] = share
+            return np.asarray(x), p
 
         return solve
 

@@ -168,10 +168,14 @@ class NewtonPasses:
             self._points[k] = [*self._points.get(k, ())[-1:], point]
         return point
 
-    def _foretold(self, k: int, point: _Point, scores: Array) -> Array:
-        """Foretell the duals of a loss with corners after a step from a point to these scores."""
+    def _foretold(self, k: int, output: OutputState, point: _Point, scores: Array) -> Array:
+        """Foretell the duals after a step from a point to these scores."""
+        loss, y = self._loss, self.targets[k]
         assert point.slopes is not None
-        return self._loss.clipped(point.slopes + point.beside * (point.scores - scores), self.targets[k])
+        duals = point.slopes + point.beside * (point.scores - scores)
+        if output.foreseen:
+            duals -= output.foreseen * loss.by_scale(point.scores, y, output.theta)[2]
+        return loss.clipped(duals, y)
 
     def _best_duals(self, k: int, output: OutputState) -> Array | None:
         """Recall the duals with the largest D so far, of a loss with corners; None where they are not known."""
@@ -182,10 +186,10 @@ class NewtonPasses:
         rows, loss, upper, y, output = self._rows, self._loss, self._upper, self.targets[k], state.outputs[k]
         there, theta, scalars = w + output.direction, output.theta + output.change, found.scalars
         known = None if alpha is None or not alpha.any() else y * dual_slopes(alpha, upper)
-        if loss.has_corners:
+        if loss.has_theta:
             best = self._best_duals(k, output)
             self._best[k] = known if best is None and output.is_best else best
-        before = self._point(k, w) if loss.has_corners or len(found.line) else self._known(k, w)
+        before = self._point(k, w) if loss.has_theta or len(found.line) else self._known(k, w)
         point = self._known(k, there) or _Point(there, self._scores(k, there))
         self._points[k] = [point] if before is None or before is point else [before, point]
         scores = point.scores
@@ -196,22 +200,23 @@ class NewtonPasses:
             duals = known
             scalars[Sum.DUALS] = upper @ loss.dual_values(duals, np.zeros(len(y)), y)
             scalars[Sum.SIGNED] = alpha @ y
-        if loss.has_corners:
+        if loss.has_theta:
             assert before is not None
             is_new = output.dual == -np.inf  # then a step has to come down from far above
             if before.slopes is None and known is not None and not is_new:
                 before.slopes = loss.slopes(before.scores, y, output.theta)
                 before.beside = loss.curvatures_beside(known, before.scores, y, output.theta)
             if before.slopes is not None:
-                duals = self._foretold(k, before, scores)
+                duals = self._foretold(k, output, before, scores)
             beside = loss.curvatures_beside(np.zeros(len(y)) if is_new else duals, scores, y, theta)
             point.slopes, point.beside, point.duals, point.curvatures = slopes, beside, duals, None
-            curvatures, sharp = beside, float(upper @ loss.values(scores, y, 0.0))
+            curvatures, sharp = beside, float(upper @ loss.values(scores, y, loss.sharp(theta)))
             scalars[Sum.LOSS], scalars[Sum.LACK] = sharp, sharp - upper @ loss.dual_values(duals, scores, y)
             scalars[Sum.ROUND_BEFORE] = scalars[Sum.ROUND]
             if output.change:
                 scalars[Sum.ROUND_BEFORE] = upper @ loss.values(scores, y, output.theta)
             scalars[Sum.LACK_OF_SLOPES] = sharp - upper @ loss.dual_values(slopes, scores, y)
+            scalars[Sum.SQUARES] = upper @ (duals * duals)
             found.of_duals[:] = rows.weighted_sum(upper * duals)
         curvatures = upper * curvatures
         if self._problem.has_free_intercept and not self._problem.takes_steps:
@@ -224,15 +229,13 @@ class NewtonPasses:
             weights, found.v[:] = weights * ~is_positive, found.of_duals
         found.v[:] += rows.weighted_sum(weights)
         if output.block is not Block.KEPT:
-            if self._problem.rows is not None:
-                found.second[:] = curvatures
-            elif len(found.second):
+            if len(found.second):
                 self.add_block(k, output, output.block, curvatures, found.second)
             if len(found.diagonal):
                 found.diagonal[:] = rows.squares_sum(curvatures)
             if len(found.beside):
                 found.beside[:] = rows.weighted_sum(curvatures)
-        if not (state.is_exact or loss.has_corners):
+        if not (state.is_exact or loss.has_theta):
             point.curvatures = curvatures
         if loss.has_scale:
             first, second, mixed = loss.by_scale(scores, y, theta)
@@ -259,9 +262,9 @@ class NewtonPasses:
             return scores, output.duals[self._row_ids()]
         if output.shift.any():
             there = scores + self._rows.times(output.shift)
-        if loss.has_corners:
+        if loss.has_theta:
             is_known = point.slopes is not None and output.shift.any()
-            best = self._foretold(k, point, there) if is_known else self._best_duals(k, output)
+            best = self._foretold(k, output, point, there) if is_known else self._best_duals(k, output)
             if best is None and alpha is not None and alpha.any():  # of a task that has rows of another one
                 best = y * dual_slopes(alpha, self._upper)
             duals = loss.slopes(there, y, output.dual_theta) if best is None else best
@@ -279,7 +282,7 @@ def certificate_sums(
     """Sum up what a certificate needs of output `k` and its duals per unit of c: losses, these less dual values and
     products of duals and scores, squares of duals, and scores.
     """
-    losses = loss.values(scores, targets, 0.0 if loss.has_corners else theta)
+    losses = loss.values(scores, targets, loss.sharp(theta))
     found = {"loss": losses, "lack": losses - loss.dual_values(duals, scores, targets)}
     found |= {"squares": duals * duals, "scores": scores}
     return {f"{name}/{k}": float(upper @ values) for name, values in found.items()}

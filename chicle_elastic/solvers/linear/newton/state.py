@@ -7,7 +7,7 @@ Sums of a pass, one vector: HEAD (see `progress`), then of each output, by its p
 
     LOOK:      sum c, sum c |y|, sum c y, sum c y^2; of few rows their numbers of values, or what the problem looks at
     GATHER:    c and y of all rows, their columns, and their values
-    SOLVE:     the change of w (D), theta, the gap, and duals of all rows, per unit of c
+    SOLVE:     the change of w (D), theta, the gap, whether that is small, and duals of all rows, per unit of c
     EVALUATE:  see `Evaluation`
     MULTIPLY:  sum c f'' <x, p> x (D), p (D)
     PRODUCTS:  sum c f'' x x^T in the columns of the block, packed
@@ -28,7 +28,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
 from chicle_elastic.solvers.linear.certified import AGAIN, LEAST_SHARE
 from chicle_elastic.solvers.linear.losses import RegressionLoss
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner, RowProducts, exact_solver
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
 from chicle_elastic.solvers.linear.objectives import ROUNDING, ROWS_IN_CACHE, TINY
 from chicle_elastic.solvers.linear.products import unpack
 from chicle_elastic.solvers.linear.progress import HEAD, NOTHING, Numbers, ProgressState, no_numbers, nothing
@@ -65,7 +65,8 @@ class Sum(IntEnum):
     LACK_OF_SLOPES = 8  # with corners, losses less duals and scores of the slopes
     DUALS = 9  # dual values: of the duals in the chunks, in a first pass with such; of a softmax the entropy
     SIGNED = 10  # duals in the chunks times targets
-    OF_POSITIVE = 11  # losses of positive slopes, where duals of both signs are scaled apart
+    SQUARES = 11  # with a theta, squares of the duals
+    OF_POSITIVE = 12  # losses of positive slopes, where duals of both signs are scaled apart
 
 
 class Block(IntEnum):
@@ -89,7 +90,6 @@ class Problem:
     num_classes: int = 1  # K, of which one output has the weights: with a softmax more than 1
     has_free_intercept: bool = False  # the last weight is not penalised
     has_duals: bool = False  # the chunks have duals, from which w follows in the end; else targets are looked at first
-    rows: RowProducts | None = None  # all rows, where steps are exact by their products; sums have their curvatures
 
     @property
     def has_duals_of_w(self) -> bool:
@@ -127,7 +127,12 @@ class Problem:
         `squares` the sum of c a^2.
         """
         alpha = self.strength(state)
-        return of_losses + 0.5 * alpha * squared(self.penalised(w) - self.penalised(v) / alpha)
+        lack = of_losses + 0.5 * alpha * squared(self.penalised(w) - self.penalised(v) / alpha)
+        if self.loss.has_scale:  # too large duals are made smaller: their part of D is linear, the norm a square
+            share = min(1.0, math.sqrt(4.0 * state.total / max(squares, TINY)))
+            norm = self.penalty(state, v / alpha)
+            lack += (1.0 - share) * (primal - lack + norm) - (1.0 - share * share) * norm
+        return lack
 
     def has_last_word(self, state: "NewtonState") -> bool:
         """Say whether the next steps are for the duals alone."""
@@ -176,7 +181,7 @@ class Problem:
         is_kept = output.block is Block.KEPT
         h = 0 if is_kept else state.D if state.has_all_columns else len(output.columns)
         diagonal = 0 if is_kept or state.has_all_columns else state.D
-        second = h * (h + 1) // 2 if self.rows is None else self.rows.rows.shape[0] * (not is_kept)
+        second = h * (h + 1) // 2
         return second, diagonal, diagonal * self.has_free_intercept
 
     def looked(
@@ -228,9 +233,14 @@ class Problem:
         self, state: "NewtonState", output: "OutputState", second: Array, ridge: Array, *, is_rough: bool
     ) -> tuple[Callable[[Array], Array], Array]:
         """Find exact directions, see `exact_solver`; `second` is packed, and `ridge` may have damping in it."""
-        if self.rows is not None:
-            return self.rows.solver(second, ridge), np.zeros((state.D, 0))
         return exact_solver(unpack(second, state.D), ridge, is_rough=is_rough)
+
+    def steps(
+        self, state: "NewtonState", output: "OutputState", w: Array, gradient: Array, found: "Evaluation", ridge: Array
+    ) -> tuple[Array, Array, Array]:
+        """Return an exact direction from w, what the scale changes it by, and the null space (see `exact_solver`)."""
+        solve, null = self.solver(state, output, found.second, ridge, is_rough=output.block is Block.ROUGH)
+        return -solve(gradient), solve(found.mixed) if self.loss.has_scale else NOTHING, null
 
     def preconditioner(self, state: "NewtonState", output: "OutputState") -> Callable[[Array], Array]:
         """Return what estimates the solution for a right-hand side."""
@@ -256,6 +266,7 @@ class OutputState(ProgressState):
     keeps_duals: bool = False  # they are, and are not to be written
     theta: float = 1.0  # of the loss, above 0
     change: float = 0.0  # by how much theta changes along the direction; the width of corners at its end
+    foreseen: float = 0.0  # the part of a scale's change that the direction follows
     value: float = np.inf  # the objective with round corners at w; infinite where it is not known
     gap: float = np.inf  # relative duality gap; infinite where it is not known
     dual: float = -np.inf  # largest D of slopes so far; they are the duals
@@ -410,7 +421,7 @@ class NewtonState(ProgressState):
         if output.phase is NewtonPhase.GATHER:
             return 2 * (self.few_rows + int(self.lengths.sum()))
         if output.phase is NewtonPhase.SOLVE:
-            return self.D + 2 + self.few_rows
+            return self.D + 3 + self.few_rows
         if output.phase is NewtonPhase.EVALUATE:
             return sum(Evaluation.sizes(self, output, problem))
         if output.phase is NewtonPhase.PRODUCTS:
@@ -447,7 +458,7 @@ class Evaluation:
         return (
             len(Sum),
             D,
-            D * (loss.has_corners or problem.has_sides),
+            D * (loss.has_theta or problem.has_sides),
             *problem.sizes(state, output),
             D * loss.has_scale,
             len(SHARES) * has_line,

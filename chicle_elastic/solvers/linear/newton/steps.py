@@ -5,8 +5,8 @@ where a message has room for all second derivatives and these are cheap, and els
 product and so one pass each. Their preconditioner has the second derivatives in the heaviest columns, or those of some
 rows. Its sum takes as long as many products, so it is kept as long as few are needed with it, and corrected by the
 products of the last step. They end when the residual is as small a share as Newton's method can make use of by now
-(Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last. Wide rows that are few are sent once
-where passes have cost as much as their products: these make steps exact, and each task takes them alone (`few_rows`).
+(Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last. Wide rows of few values are sent once
+passes have cost as much as that, and each task takes the steps alone (`few_rows`).
 
 The next pass evaluates the end of the direction. Where the objective has not fallen by a part of what was foretold, the
 losses along the direction tell which share of it brings the objective furthest down, and the pass after evaluates that.
@@ -18,8 +18,7 @@ needs. Each task remembers the duals that the last step has foretold for its row
 order: with these the first part is next to nothing after a whole step, and the gap is known long before the gradient is
 small. They say how curved corners count in the next step, too (`curvatures_beside`). Of large features the gradient at
 any w is mostly rounding of w; then w is as good as it gets, and the certificate has the duals of w + step, which is
-more than a number has room for. D does not know of a scale: the duals are those of the largest D so far, and the scale
-may go on to 0.
+more than a number has room for.
 
 Where chunks have duals, an output rests with those one exact step on, of which w then is made: Newton's method squares
 what it leaves, so that it rests as soon as that will be small enough. With features of very different scales no dual is
@@ -42,7 +41,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import SAME, dot, squared
-from chicle_elastic.solvers.linear.certified import LEAST_FALL, TINY
+from chicle_elastic.solvers.linear.certified import LEAST_FALL, MOST_LEFT, TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.directions import heaviest_columns, to_least
@@ -153,9 +152,11 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
             state.gathered, output.phase = part.copy(), NewtonPhase.SOLVE
         elif output.phase is NewtonPhase.SOLVE:
             w += part[: state.D] / weight
-            output.theta, output.gap, *_ = (part[state.D :] / weight).tolist()
-            output.duals, output.phase, output.direction = part[state.D + 2 :] / weight, NewtonPhase.REST, 0.0 * w
-            state.gathered, output.is_refused = NOTHING, False
+            output.theta, output.gap, share_at_rest, *_ = (part[state.D :] / weight).tolist()
+            output.direction = np.zeros(state.D)
+            if share_at_rest == 1.0:
+                output.duals, output.phase, output.is_refused = part[state.D + 3 :] / weight, NewtonPhase.REST, False
+                state.gathered = NOTHING
         elif output.phase is NewtonPhase.MULTIPLY:
             w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
         elif output.phase in (NewtonPhase.PRODUCTS, NewtonPhase.COLUMNS):
@@ -170,7 +171,7 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
                 # The step is 1, and a certificate follows in place of a product; if it refuses, products are safer.
                 output.phase = NewtonPhase.REST
                 w += output.conjugate
-    if state.few_rows and problem.rows is None and not state.is_looking:
+    if state.few_rows and not state.is_looking:
         conjugate.count_pass(state)
     return following
 
@@ -221,19 +222,21 @@ def _evaluated(
         output.is_refused = False
     output.theta, output.reach = output.theta + output.change, 1.0
     output.is_chosen = output.is_searched = False
-    if not loss.has_corners and not problem.has_duals:  # whose duals tasks keep themselves
+    if not (loss.has_theta or problem.has_duals):  # whose duals tasks keep themselves
         output.shift = output.shift - direction
     gradient = alpha * penalised - found.v
     output.value = half + round_loss
-    output.direction, output.change = np.zeros(len(w)), 0.0
+    output.direction, output.change, output.foreseen = np.zeros(len(w)), 0.0, 0.0
     if not _keep_products(state, output, problem, found):  # float32 has no room for them
         return there
     steepness, before = problem.steepness_at(state, output, there, gradient, found), output.steepness
-    corners += output.theta * abs(by_scale)
     value = half + sharp_loss
     primal = max(value, state.floor)
     lead = steepness
-    if loss.has_corners:
+    if loss.has_scale:
+        squares = float(found.scalars[Sum.SQUARES])
+        lead = problem.lack(state, there, found.of_duals, corners, value, squares) - corners
+    elif loss.has_corners:
         lead = problem.steepness_of(output, alpha * penalised - found.of_duals, alpha)
     keep_best_duals(output, problem, value - corners - lead, plus, minus)
     left = value - output.dual
@@ -248,7 +251,7 @@ def _evaluated(
         state.is_rough, is_at_rest = False, False  # products may have been too rough
     has_begun = problem.is_begun(there) or not gradient.any() or value <= enough
     is_there = has_begun and left <= enough and not (output.is_refused and steepness > 0)
-    goes_beside = state.is_exact and is_at_rest and of_slopes <= enough and not (loss.has_scale or loss.is_parabola)
+    goes_beside = state.is_exact and is_at_rest and abs(of_slopes) <= enough and not loss.is_parabola
     if problem.has_duals and state.is_exact and not loss.has_corners:
         ratio = steepness / max(before, TINY) if has_step else np.inf
         is_near, is_rounding = will_be_there(output, problem, gradient, found, ratio, was_whole=was_whole)
@@ -275,7 +278,9 @@ def _evaluated(
         output.slope = dot(gradient, output.direction) + by_scale * output.change
         narrow_along(output, problem)
     else:
-        output.change = _of_scale(output, by_scale, float(found.scalars[Sum.TWICE_BY_SCALE])) if loss.has_scale else 0.0
+        output.change = (
+            _of_scale(output, by_scale, float(found.scalars[Sum.TWICE_BY_SCALE]), steepness) if loss.has_scale else 0.0
+        )
         output.slope = by_scale * output.change
         conjugate.begin(state, output, problem, -gradient)
     return there
@@ -314,6 +319,7 @@ def _is_best(
         return False
     output.direction, output.slope, output.reach = share * output.direction, share * output.slope, share * output.reach
     output.change *= 0.0 if problem.loss.has_corners else share
+    output.foreseen *= share
     output.is_searched = output.is_wary = True
     return False
 
@@ -351,23 +357,35 @@ def _newton_direction(
     ridge = problem.ridge(state)
     if output.damping:
         ridge += output.damping * output.diagonal
-    solve, null = problem.solver(state, output, found.second, ridge, is_rough=output.block is Block.ROUGH)
-    step = -solve(gradient)
+    step, coupled, null = problem.steps(state, output, w, gradient, found, ridge)
     if problem.loss.has_scale:
-        coupled = solve(found.mixed)
         by_scale, curvature = found.scalars[[Sum.BY_SCALE, Sum.TWICE_BY_SCALE]].tolist()
         bend = max(curvature - float(found.mixed @ coupled), 0.0)
-        output.change = _of_scale(output, by_scale + float(found.mixed @ step), bend)
-        step = step - output.change * coupled
+        left = -float(gradient @ step)
+        output.change = _of_scale(output, by_scale + float(found.mixed @ step), bend, left)
+        # What a step leaves of slopes grows where a scale falls to less than a half of what they were found for.
+        is_followed = output.change > -0.5 * output.theta and (
+            by_scale * output.change - left < output.change * float(gradient @ coupled)
+        )
+        if is_followed:
+            output.foreseen, step = output.change, step - output.change * coupled
+        else:
+            output.change = _of_scale(output, by_scale, curvature, left)
     return step + to_least(w + step, null, ridge) if null.shape[1] else np.asarray(step)
 
 
-def _of_scale(output: OutputState, slope: float, bend: float) -> float:
-    """Return the change of a scale, which leaves it above 0.
+def _of_scale(output: OutputState, slope: float, bend: float, left: float) -> float:
+    """Return the change of a scale, which leaves it above 0: to the least of the A scale + B / scale with its slope
+    and second derivative.
 
-    Rows that are fitted exactly have no second derivative by it, and it goes to 0 by tenths, once w has followed.
+    Rows that are fitted exactly have no second derivative by it, and it goes to 0 by tenths, once w has followed: what
+    is `left` to gain by w is no more.
     """
-    change, least = -slope / max(bend, TINY), (1.0 / DAMPED - 1.0) * output.theta
-    if change < least and output.steepness > output.theta * abs(slope):
+    falling = 0.5 * bend * output.theta
+    rising = slope + falling
+    share = math.sqrt(falling / rising) if rising > 0 else math.inf
+    costs = output.theta * abs(slope)
+    if share < 1.0 / DAMPED and left > costs:
         return 0.0
-    return min(max(change, least), DAMPED * output.theta)
+    narrow_enough = min(MOST_LEFT * output.enough / max(costs, TINY), 1.0) if slope > 0 else 0.0
+    return (min(max(share, 1.0 / DAMPED, narrow_enough), DAMPED) - 1.0) * output.theta

@@ -3,7 +3,6 @@
 See `losses` for P and D, `l1.penalty` for those with an l1 penalty, and `multinomial.objective`.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, RegressionLoss, SmoothLoss
 from chicle_elastic.solvers.linear.methods import (
     CHEAP_PRODUCTS,
+    FEW_VALUES,
     MOST_BLOCK_VALUES,
     ROWS_PER_COLUMN,
     is_narrow,
@@ -117,7 +117,7 @@ class RegressionTrainer(NewtonTrainer):
             state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
             if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
                 state.block_columns, state.row_step, state.is_exact = 0, 1, False
-                state.few_rows = schema.num_rows * self._has_few_rows(schema)
+                state.few_rows = schema.num_rows * self._may_gather(schema)
             is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr"
             state.is_rough = is_rough and state.is_exact
             return steps.start(state, self.problem, model)
@@ -133,10 +133,11 @@ class RegressionTrainer(NewtonTrainer):
         )
         return steps.start(state, problem, model)
 
-    def _has_few_rows(self, schema: DataSchema) -> bool:
-        """Say whether memory has room for products of wide rows; a parabola needs one direction alone."""
+    def _may_gather(self, schema: DataSchema) -> bool:
+        """Say whether wide rows may be so few that they are sent; a parabola needs one direction alone."""
+        of_row = 1 if schema.kind == "csr" else schema.num_features + 1
         is_wide = not (self.loss.is_parabola or is_narrow(schema))
-        return is_wide and schema.num_rows**2 <= MOST_BLOCK_VALUES
+        return is_wide and schema.num_rows * of_row <= FEW_VALUES
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
@@ -144,8 +145,7 @@ class RegressionTrainer(NewtonTrainer):
             columns = f"second derivatives of {schema.num_features + 1} columns"
             if is_narrow(schema):
                 return f"Newton's method on chunks, because {columns} fit into a message"
-            later = f" or products of {schema.num_rows} rows" if self._has_few_rows(schema) else ""
-            way = f"conjugate gradients{later}"
+            way = "conjugate gradients" + (", by each task alone if values are few" if self._may_gather(schema) else "")
             return f"Newton's method on chunks by {way}, because {columns} do not fit into a message"
         outputs = self.num_outputs(schema)
         state = self._first_state(schema, np.zeros(outputs * (schema.num_features + 1)), num_tasks)
@@ -194,10 +194,6 @@ class RegressionTrainer(NewtonTrainer):
         if is_free and not of_parabola:
             unit = state.typical if problem.loss.is_of_residuals else 1.0
             lack += (2.0 * abs(w[-1]) + unit) * abs(v[-1]) - w[-1] * v[-1]
-        if problem.loss.has_scale:  # too large duals are made smaller: their part of D is linear, the norm a square
-            share = min(1.0, math.sqrt(4.0 * total / max(squares, TINY)))
-            norm = problem.penalty(state, v / problem.strength(state))
-            lack += (1.0 - share) * (primal - lack + norm) - (1.0 - share * share) * norm
         return primal, credible(max(0.0, primal - lack), primal)  # 0 is that of no duals
 
     def floor(self, report: Report) -> float:

@@ -102,7 +102,7 @@ class WideRows:
             products = RowProducts(rows.dense(which) if self._is_exact else rows.taken(which))
             c = curvatures[which]
         before = products.work
-        direction = products.solver(c, np.ones(self.num_columns))(-gradient)
+        direction, _ = products.solver(c, np.ones(self.num_columns))(-gradient, np.zeros(len(c)))
         self.work += products.work - before
         return direction
 
