@@ -42,31 +42,28 @@ def far_from_0():
 
 # Rows.
 
+NO_ROOM = "few_rows.MOST_BLOCK_VALUES", "trainer.FEW_VALUES"
+
 
 @pytest.mark.parametrize("num_tasks", [1, 3])
 @pytest.mark.parametrize("form", [sparse.csr_matrix, lambda X: X.toarray().astype(np.float32)])
 @pytest.mark.parametrize(
-    ("model", "way"),
-    [
-        (model, way)
-        for model in (ChicleSVR(C=0.5), ChiclePoisson())
-        for way in ("products of 60 rows", "conjugate gradients")
-    ]
-    + [
-        (model, "conjugate gradients")
-        for model in (ChicleRidge(alpha=0.5), ChicleSVR(C=0.5, loss="squared_epsilon_insensitive"))
-    ],
+    ("model", "bound"),
+    [(model, bound) for model in (ChicleSVR(C=0.5), ChiclePoisson()) for bound in ("", *NO_ROOM)]
+    + [(model, "") for model in (ChicleRidge(alpha=0.5), ChicleSVR(C=0.5, loss="squared_epsilon_insensitive"))],
     ids=str,
 )
-def test_wide_rows_take_products_of_rows_or_conjugate_gradients(model, way, form, num_tasks, monkeypatch):
-    """To the gap that is certified: the least objective is that of the rows in coordinates of their own space."""
+def test_wide_rows_take_products_of_rows_or_conjugate_gradients(model, bound, form, num_tasks, monkeypatch):
+    """To the gap that is certified: the least objective is that of the rows in coordinates of their own space. With no
+    room for products of rows, or for the rows in a message, it is as with more rows."""
     X, y = wide()
-    if way == "conjugate gradients":  # as with more rows
-        monkeypatch.setattr("chicle_elastic.solvers.linear.newton.trainer.MOST_BLOCK_VALUES", 60 * 60 - 1)
+    if bound:
+        monkeypatch.setattr(f"chicle_elastic.solvers.linear.newton.{bound}", 0)
     rows, y = form(X[:60]), np.abs(y[:60]).round()
     model = clone(model).set_params(fit_intercept=False, runtime=InProcess(num_tasks=num_tasks), chunk_size=9_000)
     model.fit(rows, y)
-    assert way in model.history_.method
+    if bound == NO_ROOM[1]:
+        assert "alone" not in model.history_.method
     narrow = np.linalg.qr(sparse.csr_matrix(rows).toarray().astype(float).T)[1].T
     [(terms, _)] = terms_of(model, narrow, y)
     least, _, _ = least_and_own(terms, np.zeros(len(y)))
