@@ -9,12 +9,14 @@ Python itself takes some 50 ms until it runs the entry point. `env --block-signa
 blocked signal waits until `install` unblocks it.
 """
 
+import ctypes
 import os
 import signal
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
 LEAVE_OPTION = "--leave-exit-code"
+PR_SET_PDEATHSIG = 1
 
 _has_handed_over = False
 
@@ -41,6 +43,13 @@ def hand_over() -> None:
     """From now on the handlers of `install` do nothing, where no others have replaced them."""
     global _has_handed_over
     _has_handed_over = True
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel knew
+        os._exit(1)
 
 
 def of_node(argv: Sequence[str]) -> dict[signal.Signals, int]:

@@ -30,18 +30,21 @@ from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.own_address import interface_address
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret, parse_endpoint
 from chicle_elastic.errors import ChicleError
+from chicle_elastic.start_signals import die_with
 from chicle_elastic.transports.addresses import is_all_hosts
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
 
 EXIT_LATE = 3
 INTERRUPTS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # end a node at once; others are a notice (`node_agent`)
+NOHUP = (signal.SIGHUP, signal.SIG_IGN)  # how `nohup` starts a command: it outlives its terminal
 
 
 def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., NodeAgent] | None = None) -> int:
     """Run the command line; returns the exit code. `make_agent` as of `run_node`."""
 
     def run() -> int:
+        _heed_children()
         command = parse_apart(sys.argv[1:] if argv is None else argv)
         if isinstance(command, StoreCommand):
             serve_store(command)
@@ -63,10 +66,13 @@ def parse_apart(argv: Sequence[str]) -> StoreCommand | AgentCommand:
     that has torch already. Raises SystemExit when the child has printed an error or help, ChicleError when it died."""
     if "torch" in sys.modules:
         return parse(argv)
+    sys.stdout.flush()  # or the child prints the same text again
     reader, writer = os.pipe()
     agent = os.getpid()
     child = os.fork()
     if child == 0:
+        die_with(agent)
+        os.close(reader)
         _tell_parsed(argv, agent, writer)
     os.close(writer)
     with open(reader, encoding="ascii") as pipe:
@@ -153,7 +159,8 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., NodeAgent] | No
     options = command.options
     if options.tls is not None:
         TlsIdentity(options.tls)  # an error shows before any process starts
-    with signals_call({number: functools.partial(_interrupt, number) for number in INTERRUPTS}):
+    interrupts = [number for number in INTERRUPTS if (number, signal.getsignal(number)) != NOHUP]
+    with signals_call({number: functools.partial(_interrupt, number) for number in interrupts}):
         entry = JobEntry.open(
             command.endpoint,
             run_id=command.run_id,
@@ -172,6 +179,13 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., NodeAgent] | No
         print(f"{PROGRAM}: the task failed: {words}", file=sys.stderr)
         return EXIT_FAILED
     return options.leave_exit_code if agent.has_left else 0
+
+
+def _heed_children() -> None:
+    """Undo an ignored SIGCHLD, which the program that started this one may have left behind. The kernel keeps no exit
+    codes with it, and a task that failed would count as a success."""
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _interrupt(number: signal.Signals) -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chicle_elastic.cluster.local.outputs import last_words, open_output
+from chicle_elastic.start_signals import die_with
 
-PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 EXIT_FAILED = 1
 
@@ -139,13 +139,6 @@ class Forker:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code & 0xFF)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel knew
-        os._exit(EXIT_FAILED)
 
 
 def name_process(name: str) -> None:

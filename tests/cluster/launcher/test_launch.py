@@ -9,11 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.transports.secret import JobSecret
 from tests.cluster.cluster_harness import SCRIPT
-from tests.programs import run
-from tests.timeouts import timeout_s
+from tests.harness.forked import children_of, is_alive
+from tests.programs import run, run_python
+from tests.timeouts import comes, timeout_s
 
 MOST_KIB = 80 << 10
 LAUNCH = [sys.executable, "-m", "chicle_elastic.launch"]
@@ -107,3 +110,33 @@ def test_the_installed_entry_point_is_the_handler_of_the_checkout() -> None:
     (plugin,) = entry_points(group="torchrun.handlers", name="chicle")
     assert plugin.load() is torchrun_plugin.torchrun_handler
     assert torchrun_plugin.torchrun_handler() is torchrun_plugin.create
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_process_that_parses_ends_with_its_agent(number: signal.Signals, tmp_path: Path) -> None:
+    """Whoever waits for the end of the output would wait for its import of torch, seconds after the agent has ended."""
+    options = ["--rdzv-endpoint", "127.0.0.1:1", "--secret-file", str(tmp_path / "job.secret"), "train.py"]
+    with subprocess.Popen([*LAUNCH, *options], stderr=subprocess.PIPE) as node:
+        assert comes(lambda: children_of(node.pid), poll_s=0.001)
+        [child] = children_of(node.pid)
+        node.send_signal(number)
+        node.wait(timeout=timeout_s(20))
+        assert comes(lambda: not is_alive(child), 0.5)
+
+
+def test_text_that_waits_to_be_printed_is_printed_once() -> None:
+    """The process that parses begins with a copy of it."""
+    words = "from chicle_elastic.cluster import launcher; print('kiwi'); launcher.main(['--help'])"
+    assert run_python("-c", words, PYTHONUNBUFFERED="").stdout.count("kiwi") == 1
+
+
+def test_a_failed_task_is_a_failure_where_sigchld_was_ignored(tmp_path: Path) -> None:
+    """The program that starts the launcher may ignore it, and the kernel keeps no exit codes then."""
+    JobSecret.create(tmp_path / "job.secret")
+    (tmp_path / "task.py").write_text("raise SystemExit(3)")
+    words = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+    words += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    with StoreServer() as store:
+        options = ["--rdzv-endpoint", store.endpoint, "--secret-file", tmp_path / "job.secret", "--max-restarts", "0"]
+        ended = run_python("-c", words, *LAUNCH[1:], *options, tmp_path / "task.py", code=None)
+    assert (ended.returncode, "it ended with exit code 3" in ended.stderr) == (1, True), ended.stderr
