@@ -26,7 +26,7 @@ class TaskEnd:
             message = json.loads(Path(self.error_file).read_text(encoding="utf-8"))["message"]
             if isinstance(message, dict):
                 message = message.get("extraInfo", {}).get("py_callstack") or message["message"]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return ""  # a task may write anything there
         return str(message)
 

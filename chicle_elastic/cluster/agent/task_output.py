@@ -7,7 +7,11 @@
 A thread follows each file of --tee, and prints its lines: the task never waits for the console.
 """
 
+import codecs
 import contextlib
+import io
+import locale
+import logging
 import os
 import shutil
 import sys
@@ -23,6 +27,9 @@ from chicle_elastic.cluster.task_options import TaskOptions
 from chicle_elastic.errors import UsageError
 
 FOLLOW_S = 0.1  # how often a file is read for new lines; as often as torchrun does
+MOST_BYTES = 1 << 16  # of one read; a longer line is told in pieces
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +115,8 @@ class TaskOutput:
         )
 
     def _follow(self, path: str, console: TextIO, filtered: str, texts: Sequence[str]) -> None:
-        file: TextIO | None = None
-        if texts:
-            file = open(filtered, "w", errors="replace", buffering=1)  # noqa: SIM115 - until the task has ended
-            self._following.callback(file.close)
+        copy = contextlib.nullcontext() if not texts else _Copy(filtered)
+        self._following.enter_context(copy)
         if not path:
             return
 
@@ -119,23 +124,63 @@ class TaskOutput:
             with contextlib.suppress(OSError, ValueError):  # nobody reads the console any more
                 console.write(self._options.prefix + line)
                 console.flush()
-            if file is not None and any(text in line for text in texts):
-                file.write(self._options.prefix + line)
+            if isinstance(copy, _Copy) and any(text in line for text in texts):
+                copy.write(self._options.prefix + line)
 
         has_ended = threading.Event()
-        thread = threading.Thread(target=_tell_lines, args=(path, tell, has_ended), name="chicle-tee", daemon=True)
+        thread = threading.Thread(target=tell_lines, args=(path, tell, has_ended), name="chicle-tee", daemon=True)
         thread.start()
         self._following.callback(thread.join)
         self._following.callback(has_ended.set)
 
 
-def _tell_lines(path: str, tell: Callable[[str], object], has_ended: threading.Event) -> None:
-    """Tell the lines of a file that grows, until its writer has ended."""
-    with open(path, errors="replace") as file:
+class _Copy:
+    """A file with some lines of the output. It ends with a warning where the disk is full: the agent goes on."""
+
+    def __init__(self, path: str) -> None:
+        self._file: TextIO | None = open(path, "w", errors="replace", buffering=1)  # noqa: SIM115 - until the task ends
+
+    def write(self, line: str) -> None:
+        """Write a line."""
+        if self._file is not None:
+            try:
+                self._file.write(line)
+            except OSError as error:
+                logger.warning("%s gets no more lines: %s", self._file.name, error)
+                self.__exit__()
+
+    def __enter__(self) -> "_Copy":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):  # the disk is full, and the warning has said so
+            if file is not None:
+                file.close()
+
+
+def tell_lines(path: str, tell: Callable[[str], object], has_ended: threading.Event) -> None:
+    """Tell the lines of a file that grows, until its writer has ended. The beginning of a line waits for its end until
+    the next look: Python's `print` writes a line and its end one after the other."""
+    to_text = codecs.getincrementaldecoder(locale.getpreferredencoding(do_setlocale=False))("replace")
+    decoder = io.IncrementalNewlineDecoder(to_text, translate=True)
+    begun = ""
+    with open(path, "rb") as file:
         while True:
-            is_last = has_ended.is_set()
-            while line := file.readline():
-                tell(line)
+            is_last, has_waited = has_ended.is_set(), bool(begun)
+            while read := file.read(MOST_BYTES):
+                *lines, begun = (begun + decoder.decode(read)).split("\n")
+                for line in lines:
+                    tell(line + "\n")
+                has_waited &= not lines
+                if len(begun) >= MOST_BYTES:
+                    tell(begun)
+                    begun = ""
+            if is_last:
+                begun += decoder.decode(b"", final=True)
+            if begun and (is_last or has_waited):
+                tell(begun)
+                begun = ""
             if is_last:
                 return
             has_ended.wait(FOLLOW_S)

@@ -4,13 +4,18 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 
+from chicle_elastic.cluster.agent.task_end import TaskEnd
+from chicle_elastic.cluster.agent.task_output import MOST_BYTES, Destinations, TaskOutput, tell_lines
+from chicle_elastic.cluster.task_options import TaskOptions
 from tests.cluster.cluster_harness import LocalAgents
 from tests.harness.forked import is_alive
 from tests.timeouts import comes
@@ -190,3 +195,77 @@ def test_an_interrupt_ends_agent_and_task(number: signal.Signals, tmp_path: Path
         assert agent.wait_for_end() == 128 + number
     assert not is_alive(json.loads(told.read_text())["pid"])
     assert "[default0]:apple out" in agent.output()
+
+
+def test_a_command_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    """The hang-up is ignored, by the task as well; without nohup it is an interrupt."""
+    (tmp_path / "task.py").write_text(TASK)
+    told = tmp_path / "told"
+    before = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    with LocalAgents(tmp_path, script=(str(tmp_path / "task.py"), str(told), "wait"), has_log_dir=False) as cluster:
+        agent = cluster.start("n0", before=before)
+        assert comes(told.exists)
+        agent.signal(signal.SIGHUP)
+        assert agent.process.wait(0.5) is None
+        assert is_alive(json.loads(told.read_text())["pid"])
+        agent.signal(signal.SIGINT)
+        assert agent.wait_for_end() == 128 + signal.SIGINT
+
+
+class Pieces(threading.Event):
+    """What a task writes, piece by piece: the next one while the agent waits before it looks again."""
+
+    def __init__(self, file: Path, *pieces: bytes) -> None:
+        super().__init__()
+        self._file, self._pieces = file, list(pieces)
+        file.write_bytes(self._pieces.pop(0))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Write a piece; the task ends with the last one."""
+        with self._file.open("ab") as file:
+            file.write(self._pieces.pop(0))
+        if not self._pieces:
+            self.set()
+        return True
+
+
+MANY = b"x" * MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("pieces", "told"),
+    [
+        ((b"app", b"le\npe", b"ar\n"), ["apple\n", "pear\n"]),
+        ((b"\xc3", b"\xa4\n"), ["ä\n"]),
+        ((b"10%\r20%", b"\r\nno end"), ["10%\n", "20%\n", "no end"]),  # a progress bar
+        ((b"sure?", b"", b" yes\n"), ["sure?", " yes\n"]),  # a question to the user
+        ((MANY + b"y\n", b"z\n"), [MANY.decode(), "y\n", "z\n"]),
+    ],
+)
+def test_lines_of_tee_are_whole(pieces: tuple[bytes, ...], told: list[str], tmp_path: Path) -> None:
+    """Also where the agent looks at the file while a line is written; it waits for the end of a line for one look."""
+    found: list[str] = []
+    tell_lines(str(tmp_path / "file"), found.append, Pieces(tmp_path / "file", *pieces))
+    assert found == told
+
+
+def test_a_full_disk_takes_lines_from_the_file_of_the_filters_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The console has them all, and the agent goes on."""
+    output = TaskOutput(TaskOptions(command=(), title="", stdout_filters=("apple",), prefix=">"), "job")
+    file = str(tmp_path / "file")
+    to = Destinations(stdout=file, followed_stdout=file, filtered_stdout="/dev/full")
+    with mock.patch.object(output, "_destinations", return_value=to), output.open({}) as (stdout, _):
+        assert stdout is not None
+        stdout.write("apple 1\napple 2\n")
+    output.end()
+    assert capsys.readouterr().out == ">apple 1\n>apple 2\n"
+    assert caplog.messages == ["/dev/full gets no more lines: [Errno 28] No space left on device"]
+
+
+def test_an_error_file_may_hold_anything(tmp_path: Path) -> None:
+    """A task writes it, and the agent only reads a traceback there."""
+    for text in ("", "[" * 200_000, "7", '{"message": {}}', '{"message": {"extraInfo": 7, "message": "boom"}}'):
+        (tmp_path / "error.json").write_text(text)
+        assert TaskEnd(3, error_file=str(tmp_path / "error.json")).error == ""
