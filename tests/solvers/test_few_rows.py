@@ -5,12 +5,14 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import DataSchema
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Budget, StopFlag
-from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, Huber, Poisson
-from chicle_elastic.solvers.linear.newton import conjugate
+from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, Huber, Poisson, SquaredEpsilonInsensitive
+from chicle_elastic.solvers.linear.methods import FEW_VALUES, MOST_ROWS
+from chicle_elastic.solvers.linear.newton import conjugate, few_rows
 from chicle_elastic.solvers.linear.newton.directions import RowProducts
 from chicle_elastic.solvers.linear.newton.few_rows import solved
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, OutputState, Problem
@@ -143,10 +145,47 @@ def test_rows_are_sent_once_passes_have_cost_as_much_as_sending_them(num_rows, l
     assert least <= passes * a_pass <= least + a_pass
 
 
-def test_rows_of_too_many_values_are_not_sent():
-    """However long conjugate gradients take."""
+@pytest.mark.parametrize(("num_rows", "length"), [(2000, 3000), (conjugate.FEW_VALUES // 2 + 1, 1)])
+def test_rows_of_too_many_values_are_not_sent(num_rows, length):
+    """However long conjugate gradients take. Each row has a target and a weight beside its values."""
     output = OutputState(phase=NewtonPhase.MULTIPLY)
     state = NewtonState(D=3001, block_columns=0, is_exact=False, work=1e30, outputs=[output])
-    state.few_rows, state.lengths = 2000, np.full(2000, 3000)
+    state.few_rows, state.lengths = num_rows, np.full(num_rows, length)
     conjugate.count_pass(state)
     assert (state.few_rows, output.phase) == (0, NewtonPhase.MULTIPLY)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_lengths_of_more_rows_than_a_message_holds_are_not_asked(kind):
+    """A look asks each row for its number of values, so there may be no more rows than can be sent."""
+    most = MOST_ROWS if kind == "csr" else FEW_VALUES // 3002
+    for num_rows, expected in ((most, most), (most + 1, 0)):
+        schema = DataSchema(kind=kind, dtype="float64", num_rows=num_rows, num_features=3000, target_dtype="float64")
+        trainer = RegressionTrainer(loss=Huber())
+        state = NewtonState.look(trainer.begin(schema, trainer.init(schema, np.random.default_rng(0)), np.zeros(0), 3))
+        assert state.few_rows == expected
+
+
+def test_an_intercept_stays_where_no_row_is_curved():
+    """All rows are within the tube: an exact step takes the weights to 0, and leaves the intercept where it is."""
+    state, output, _, X, _, upper = gathered(SquaredEpsilonInsensitive(50.0))
+    problem = Problem(loss=SquaredEpsilonInsensitive(50.0), tol=1e-8, has_free_intercept=True)
+    w = np.append(np.full(79, 0.1), 500.0)
+    passes = few_rows._OwnPasses(problem, scipy.sparse.csr_array(X), upper, np.full(30, 1000.0), INTERCEPT)
+    step, *_ = passes.steps(output, w, problem.ridge(state), problem.ridge(state))
+    np.testing.assert_allclose(step, np.append(-w[:79], 0.0))
+
+
+def test_dense_rows_that_were_sent_are_dense_again(monkeypatch):
+    """A product of the entries of all takes four times as long."""
+    kinds, rows_of = [], few_rows.NewtonRows
+    monkeypatch.setattr(few_rows, "NewtonRows", lambda rows: kinds.append(type(rows)) or rows_of(rows))
+    for num_zeros in (0, 5):
+        state, output, problem, X, _, _ = gathered(Huber())
+        X = np.abs(X) + 0.5
+        X[:, :num_zeros] = 0.0
+        rows = scipy.sparse.csr_array(X)
+        state.lengths = np.diff(rows.indptr).astype(np.int64)
+        state.gathered = np.concatenate([state.gathered[:60], rows.indices, rows.data])
+        solved(state, output, problem, np.zeros(80), INTERCEPT, budget())
+    assert kinds == [np.ndarray, scipy.sparse.csr_array]

@@ -159,7 +159,7 @@ def pass_work(state: NewtonState) -> float:
 
 def count_pass(state: NewtonState) -> None:
     """Count what a pass over few rows has cost, and have the next one gather them once that is what sending costs."""
-    num_values = float(state.lengths.sum())
+    num_values = float(state.few_rows + state.lengths.sum())  # each with its column, or its target
     if num_values > FEW_VALUES:
         state.few_rows, state.lengths = 0, NO_NUMBERS
         return

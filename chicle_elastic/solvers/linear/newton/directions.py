@@ -88,7 +88,8 @@ class RowProducts:
     def solver(self, curvatures: Array, ridge: Array) -> Callable[..., tuple[Array, Array]]:
         """Find what solves (ridge + X^T c X) x = g + X^T q, where rows have these curvatures c, shape (n,).
 
-        It returns x, and the p of x = (g + X^T p) / ridge: with g = 0 neither has rounding of a w in it.
+        It returns x, and the p of x = (g + X^T p) / ridge: with g = 0 neither has rounding of a w in it. A last weight
+        without ridge starts from `last_weight`, and stays there where no row is curved.
         """
         inverse = np.divide(1.0, ridge, out=np.zeros(len(ridge)), where=ridge > 0)
         products, rows, which = self._divided(inverse), self.rows, np.flatnonzero(curvatures)
@@ -112,8 +113,8 @@ class RowProducts:
         coupled = of_rows(roots * last[which])
         bend = float(last[which] @ coupled)
 
-        def solve(g: Array, q: Array) -> tuple[Array, Array]:
-            p, share, scores = np.where(curvatures, 0.0, q), 0.0, rows @ (g * inverse)
+        def solve(g: Array, q: Array, last_weight: float = 0.0) -> tuple[Array, Array]:
+            p, share, scores = np.where(curvatures, 0.0, q), last_weight, rows @ (g * inverse)
             for _ in range(REFINED):
                 with np.errstate(over="ignore", invalid="ignore"):
                     left = scores + share * last + products @ p

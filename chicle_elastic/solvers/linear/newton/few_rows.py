@@ -7,6 +7,7 @@ tasks take the same steps, and go on with the mean of what they found (see `agre
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,16 @@ class _OwnPasses(NewtonPasses):
     """Passes over all rows, which remember the duals that the last exact step leads to."""
 
     def __init__(self, problem: Problem, rows: Any, upper: Array, targets: Array, intercept: float) -> None:
+        is_dense = rows.nnz >= rows.shape[0] * (rows.shape[1] - 1)
+        rows = rows.toarray() if is_dense else rows
         super().__init__(problem, NewtonRows(rows), upper, targets[None], intercept)
-        self.products = RowProducts(rows)
+        self._sent = rows
         self._found: tuple[Array, Array] | None = None
+
+    @cached_property
+    def products(self) -> RowProducts:
+        """Return what solves for exact steps, which many rows never take."""
+        return RowProducts(self._sent)
 
     def steps(self, output: OutputState, w: Array, ridge: Array, penalty: Array) -> tuple[Array, Array, Array]:
         """See `Problem.steps`; the ridge may have more than the penalty has."""
@@ -48,7 +56,7 @@ class _OwnPasses(NewtonPasses):
         slopes = loss.slopes(point.scores, y, output.theta) if point.slopes is None else point.slopes
         scores = point.scores if self._offsets is None else point.scores + self._offsets[0]
         solve = self.products.solver(curvatures, ridge)
-        there, duals = solve((ridge - penalty) * w, self._upper * slopes + curvatures * scores)
+        there, duals = solve((ridge - penalty) * w, self._upper * slopes + curvatures * scores, float(w[-1]))
         coupled, of_scale = NOTHING, np.zeros(len(duals))
         if loss.has_scale:
             mixed = self._upper * loss.by_scale(point.scores, y, output.theta)[2]

@@ -135,7 +135,7 @@ class RegressionTrainer(NewtonTrainer):
 
     def _may_gather(self, schema: DataSchema) -> bool:
         """Say whether wide rows may be so few that they are sent; a parabola needs one direction alone."""
-        of_row = 1 if schema.kind == "csr" else schema.num_features + 1
+        of_row = 2 if schema.kind == "csr" else schema.num_features + 2  # as `count_pass` counts them, at least
         is_wide = not (self.loss.is_parabola or is_narrow(schema))
         return is_wide and schema.num_rows * of_row <= FEW_VALUES
 
