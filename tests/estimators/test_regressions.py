@@ -14,6 +14,7 @@ from sklearn.preprocessing import scale
 
 from chicle_elastic import InProcess
 from chicle_elastic.errors import DataError
+from chicle_elastic.solvers.linear.newton.directions import RowProducts
 from estimators import ChicleElasticNet, ChicleHuber, ChicleLasso, ChiclePoisson, ChicleRidge, ChicleSVR
 from estimators.regression.targets import Products, Samples
 from tests.estimators.problems import diabetes, digits, wide, write
@@ -48,20 +49,25 @@ NO_ROOM = "few_rows.MOST_BLOCK_VALUES", "trainer.FEW_VALUES"
 @pytest.mark.parametrize("num_tasks", [1, 3])
 @pytest.mark.parametrize("form", [sparse.csr_matrix, lambda X: X.toarray().astype(np.float32)])
 @pytest.mark.parametrize(
-    ("model", "bound"),
-    [(model, bound) for model in (ChicleSVR(C=0.5), ChiclePoisson()) for bound in ("", *NO_ROOM)]
-    + [(model, "") for model in (ChicleRidge(alpha=0.5), ChicleSVR(C=0.5, loss="squared_epsilon_insensitive"))],
+    ("model", "bound", "has_products"),
+    [(model, bound, not bound) for model in (ChicleSVR(C=0.5), ChiclePoisson()) for bound in ("", *NO_ROOM)]
+    + [(model, "", False) for model in (ChicleRidge(alpha=0.5), ChicleSVR(C=0.5, loss="squared_epsilon_insensitive"))],
     ids=str,
 )
-def test_wide_rows_take_products_of_rows_or_conjugate_gradients(model, bound, form, num_tasks, monkeypatch):
+def test_wide_rows_take_products_of_rows_or_conjugate_gradients(
+    model, bound, has_products, form, num_tasks, monkeypatch
+):
     """To the gap that is certified: the least objective is that of the rows in coordinates of their own space. With no
     room for products of rows, or for the rows in a message, it is as with more rows."""
     X, y = wide()
+    steps, solver = [], RowProducts.solver
+    monkeypatch.setattr(RowProducts, "solver", lambda *arguments: steps.append(1) or solver(*arguments))
     if bound:
         monkeypatch.setattr(f"chicle_elastic.solvers.linear.newton.{bound}", 0)
     rows, y = form(X[:60]), np.abs(y[:60]).round()
     model = clone(model).set_params(fit_intercept=False, runtime=InProcess(num_tasks=num_tasks), chunk_size=9_000)
     model.fit(rows, y)
+    assert bool(steps) == has_products
     if bound == NO_ROOM[1]:
         assert "alone" not in model.history_.method
     narrow = np.linalg.qr(sparse.csr_matrix(rows).toarray().astype(float).T)[1].T
@@ -333,6 +339,26 @@ def test_targets_without_noise_are_certified_and_bring_the_scale_to_0(shape, see
     assert model.duality_gap_ <= model.tol
     assert model.scale_ < 1e-4 * np.abs(y).max()
     assert model.objective_ <= (1.0 + model.tol) * model.alpha * least @ least
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3])
+def test_an_objective_that_is_rounding_of_the_targets_ends_the_fit(num_tasks):
+    """Duals are rounding, too, but those of 0 are as good as any: no steps are taken in vain."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 300)) * (rng.random((40, 300)) < 0.1)
+    model = ChicleHuber(runtime=InProcess(num_tasks=num_tasks), max_iter=40, chunk_size=9_000)
+    model.fit(X, 1e-20 * rng.normal(size=40))
+    assert model.duality_gap_ <= model.tol
+    assert model.n_iter_ < 30
+
+
+def test_a_scale_that_changes_nothing_stays():
+    """With epsilon=1 and residuals beyond the scale the objective does not know of it."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 100)), np.sign(rng.normal(size=40))
+    model = ChicleHuber(epsilon=1.0, alpha=1e3, fit_intercept=False, runtime=InProcess(num_tasks=3)).fit(X, y)
+    assert model.duality_gap_ <= model.tol
+    assert model.n_iter_ <= 5
 
 
 def test_counts_of_0_alone_have_a_mean_of_0():

@@ -8,7 +8,7 @@ import scipy.sparse
 
 from chicle_elastic.solvers.linear import agreement
 from chicle_elastic.solvers.linear.certified import AGAIN
-from chicle_elastic.solvers.linear.losses import margin_loss
+from chicle_elastic.solvers.linear.losses import Huber, margin_loss
 from chicle_elastic.solvers.linear.newton import conjugate, steps
 from chicle_elastic.solvers.linear.newton.directions import (
     Preconditioner,
@@ -17,7 +17,7 @@ from chicle_elastic.solvers.linear.newton.directions import (
     heaviest_columns,
     to_least,
 )
-from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import pack, packed_diagonal, unpack
 
@@ -156,3 +156,11 @@ def test_a_step_of_few_rows_changes_their_scores_by_as_little_as_it_has_to():
     step, duals = RowProducts(scipy.sparse.csr_array(X)).solver(curvatures, np.full(200, alpha))(np.zeros(200), slopes)
     np.testing.assert_allclose(curvatures * (X @ step), slopes, rtol=1e-5)
     np.testing.assert_allclose(X.T @ duals, alpha * step, rtol=1e-9, atol=1e-9 * alpha * np.abs(step).max())
+
+
+def test_a_fit_that_begins_anew_foretells_no_change_of_a_scale():
+    """Duals of its first pass are slopes, whatever the last step before was."""
+    output = OutputState(phase=NewtonPhase.REST, foreseen=-0.5)
+    state = NewtonState(D=D, block_columns=D, outputs=[output])
+    steps.reopen(state, Problem(loss=Huber(), tol=1e-3), np.zeros(D))
+    assert (output.phase, output.foreseen) == (NewtonPhase.LOOK, 0.0)

@@ -107,6 +107,7 @@ def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array
     output.phase = NewtonPhase.EVALUATE if problem.has_duals else NewtonPhase.LOOK
     output.gap, output.reach, output.is_blind, output.is_chosen = np.inf, 1.0, False, False
     output.direction, output.change, output.dual, output.duals = np.zeros(state.D), 0.0, -np.inf, NOTHING
+    output.foreseen = 0.0
     output.block, output.keeps_duals, output.is_searched = problem.first_block(state, w), False, False
     if problem.has_duals:
         if output.shift.any():  # w that was made of duals may be far worse
@@ -239,11 +240,12 @@ def _evaluated(
     elif loss.has_corners:
         lead = problem.steepness_of(output, alpha * penalised - found.of_duals, alpha)
     keep_best_duals(output, problem, value - corners - lead, plus, minus)
-    left = value - output.dual
+    enough = state.share * problem.tol * primal
+    least_dual = 0.0 if value <= enough and not problem.has_duals else -math.inf  # D of no duals, which may be enough
+    left = value - max(output.dual, least_dual)
     output.gap = left / primal
     is_at_rest = output.is_blind and not steepness < LEAST_FALL * before
     output.steepness, output.is_blind = steepness, False
-    enough = state.share * problem.tol * primal
     output.corners, output.enough = of_slopes, enough
     if output.block is Block.ROUGH and has_step and (is_at_rest or not steepness < LEAST_FALL * before):
         output.block, is_at_rest = Block.EXACT, False
@@ -383,7 +385,7 @@ def _of_scale(output: OutputState, slope: float, bend: float, left: float) -> fl
     """
     falling = 0.5 * bend * output.theta
     rising = slope + falling
-    share = math.sqrt(falling / rising) if rising > 0 else math.inf
+    share = math.sqrt(falling / rising) if rising > 0 else math.inf if slope < 0 else 1.0
     costs = output.theta * abs(slope)
     if share < 1.0 / DAMPED and left > costs:
         return 0.0
