@@ -66,7 +66,7 @@ class ChicleHuber(LinearRegressor):
     Notes
     -----
     Where all rows are fitted exactly the scale goes to 0, and rounding of the residuals beside it may keep the gap
-    above a `tol` of 1e-6 or less: then the fit ends with a warning, however good the model is.
+    above a `tol` of 1e-9 or less: then the fit ends with a warning, however good the model is.
 
     References
     ----------

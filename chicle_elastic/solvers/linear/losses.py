@@ -69,7 +69,7 @@ class RegressionLoss(ABC):
         return self.values(*arguments), self.slopes(*arguments), self.curvatures(*arguments)
 
     def clipped(self, duals: Array, targets: Array) -> Array:
-        """Return feasible duals near these, of a loss with corners."""
+        """Return feasible duals near these, of a loss with corners or a scale."""
         return np.minimum(np.maximum(duals, -1.0), 1.0)
 
     @abstractmethod
