@@ -1,5 +1,7 @@
 """Few wide rows: when they are sent, and the steps that each task takes alone over those of all."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -18,6 +20,7 @@ from chicle_elastic.solvers.linear.newton.few_rows import solved
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.rows import NewtonRows
+from tests.solvers.linear_jobs import Tasks
 
 INTERCEPT = 2.0
 
@@ -189,3 +192,39 @@ def test_dense_rows_that_were_sent_are_dense_again(monkeypatch):
         state.gathered = np.concatenate([state.gathered[:60], rows.indices, rows.data])
         solved(state, output, problem, np.zeros(80), INTERCEPT, budget())
     assert kinds == [np.ndarray, scipy.sparse.csr_array]
+
+
+@pytest.mark.parametrize("happens", ["stops", "stops within", "leaves", "is lost"])
+@pytest.mark.parametrize("phase", [NewtonPhase.GATHER, NewtonPhase.SOLVE])
+@pytest.mark.parametrize("loss", [Huber(), EpsilonInsensitive(0.1)], ids=lambda loss: type(loss).__name__)
+def test_a_task_may_stop_or_go_while_rows_are_sent_and_solved_for(loss, phase, happens):
+    """The pass is made again or serves as far as it went, a state is read as it was written, and rows that are lost are
+    missing in what is sent next."""
+    rng = np.random.default_rng(0)
+    X, y = scipy.sparse.random(200, 2500, density=0.004, format="csr", random_state=0), rng.normal(size=200)
+    data = SimpleNamespace(source=lambda num_tasks: ArraySource(X, y, max_tasks=3, chunk_bytes=1 << 12, seed=0))
+    trainer = RegressionTrainer(loss=loss, alpha=0.01)
+    tasks, is_over = Tasks(data, trainer, 3), False
+    while not (tasks.iteration and tasks.state.is_at_rest) and tasks.iteration < 20:
+        is_now = bool(tasks.iteration) and tasks.state.outputs[0].phase is phase and not is_over
+        is_over = is_over or is_now
+        if is_now and happens in ("leaves", "is lost"):
+            gone, first = tasks.tasks.pop(), tasks.tasks[0]
+            if happens == "leaves":
+                first.held |= gone.held
+                first.attach(list(gone.held), [])
+            tasks.progress = NewtonState.decode(tasks.progress.encode())
+        stopped = {0, 1, 2} if is_now and happens.startswith("stops") else ()
+        tasks.iterate(stopped, after=2 * (happens == "stops within"))
+    assert is_over
+    assert tasks.state.is_at_rest
+    here = np.concatenate([chunk.row_ids for task in tasks.tasks for chunk in task.held.values()])
+    assert (len(here) < 200) == (happens == "is lost")
+    w, [output] = tasks.model, tasks.state.outputs
+    residuals, duals = y[here] - X[here] @ w[:-1] - w[-1], output.duals[here]
+    v = np.append(X[here].T @ duals, duals.sum())
+    primal = loss.values(-residuals, 0.0 * residuals, loss.sharp(output.theta)).sum() + 0.005 * w @ w
+    dual = duals @ y[here] - getattr(loss, "epsilon", 0.0) * np.abs(duals).sum() * loss.has_corners - v @ v / 0.02
+    assert np.abs(duals).max() <= (1.0 if loss.has_corners else 2.0 * loss.epsilon)
+    assert not loss.has_scale or duals @ duals <= 4.0 * len(here) * (1.0 + 1e-6)
+    assert 0.0 <= primal - dual <= 1e-3 * primal
