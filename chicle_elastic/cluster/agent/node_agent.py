@@ -81,7 +81,8 @@ class NodeAgent(Launcher):
 
     def run_node(self) -> TaskEnd | None:
         """Run the node until it is finished, has left or has failed. Raises ChicleError when the node cannot take part
-        in the job. Returns the end of a task that has failed for good, None where the node has finished or left."""
+        in the job, or its task has failed and does not end. Returns the end of a task that has failed for good, None
+        where the node has finished or left."""
         options, entry, store = self._options, self._entry, self._entry.store
         with contextlib.ExitStack() as stack:
             board = stack.enter_context(ClusterBoard(options.log_dir, options.node, command=self._command))
@@ -161,7 +162,11 @@ class NodeAgent(Launcher):
             if end.error is not None:
                 raise end.error
             ended = self.task_exit(TASK_END_S) if end.awaits_task else None
-            return None if end.is_success or ended is None or not ended.is_failed() else ended
+            if end.is_success or not end.awaits_task:
+                return None
+            if ended is None:
+                raise ChicleError(f"the task has failed, and did not end within {TASK_END_S:g} s; now it is killed")
+            return ended if ended.is_failed() else None
 
     def begins(self, loop: EventLoop, node: Node) -> None:
         """Called before the node runs; for subclasses that watch further descriptors in the loop."""

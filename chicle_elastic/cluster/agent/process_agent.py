@@ -18,6 +18,8 @@ from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.task_options import TaskOptions
 from chicle_elastic.settings import environment_of_task
 
+LAST_S = 1.0  # how long a task whose channel is gone may take to end before the next one starts
+
 
 class ProcessAgent(NodeAgent):
     """Runs a node whose task is a process in a session of its own. Raises UsageError when its log files cannot be."""
@@ -38,6 +40,8 @@ class ProcessAgent(NodeAgent):
         """Start a process; a subclass that overrides this overrides `task_exit` and `stop_task` as well. Returns its
         process id. Raises UsageError when the program or a folder for its output is not there."""
         environment = environment_of_task(self.task_environment())
+        if self.task_exit(LAST_S) is None:  # the channel of the last task is gone: it ends, or it hangs
+            self.stop_task(number=signal.SIGKILL, grace_s=LAST_S)
         with self._output.open(environment) as (stdout, stderr):
             # A session of its own: Ctrl-C in the terminal of the agent ends the task by way of the agent.
             self._process = subprocess.Popen(

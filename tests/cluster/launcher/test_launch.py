@@ -137,6 +137,6 @@ def test_a_failed_task_is_a_failure_where_sigchld_was_ignored(tmp_path: Path) ->
     words = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
     words += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     with StoreServer() as store:
-        options = ["--rdzv-endpoint", store.endpoint, "--secret-file", tmp_path / "job.secret", "--max-restarts", "0"]
-        ended = run_python("-c", words, *LAUNCH[1:], *options, tmp_path / "task.py", code=None)
+        options = ["--rdzv-endpoint", store.endpoint, "--secret-file", str(tmp_path / "job.secret")]
+        ended = run_python("-c", words, *LAUNCH[1:], *options, "--max-restarts", "0", tmp_path / "task.py", code=None)
     assert (ended.returncode, "it ended with exit code 3" in ended.stderr) == (1, True), ended.stderr

@@ -269,3 +269,38 @@ def test_an_error_file_may_hold_anything(tmp_path: Path) -> None:
     for text in ("", "[" * 200_000, "7", '{"message": {}}', '{"message": {"extraInfo": 7, "message": "boom"}}'):
         (tmp_path / "error.json").write_text(text)
         assert TaskEnd(3, error_file=str(tmp_path / "error.json")).error == ""
+
+
+HANGS = """
+import os, pathlib, sys, time
+from chicle_elastic.runtime.control.channel import Channel
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+pathlib.Path(sys.argv[1] + attempt).write_text(str(os.getpid()))
+if attempt == "1" and "fail" in sys.argv:
+    sys.exit(3)
+Channel.connect(os.environ["CHICLE_CONTROL"]).close()
+time.sleep(600)
+"""
+
+
+def be_impatient() -> None:
+    """Do not wait long for a task that does not end."""
+    mock.patch("chicle_elastic.cluster.agent.node_agent.TASK_END_S", 0.2).start()
+
+
+def test_a_task_that_has_lost_its_channel_ends_before_the_next_one_starts(tmp_path: Path) -> None:
+    """It may hang in native code. It would compute beside its successor, and outlive its agent."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    script = (str(tmp_path / "hangs.py"), str(tmp_path / "pid"), "fail")
+    ended = run(tmp_path, "--max-restarts", "1", script=script)
+    assert (ended.code, "exit code 3" in ended.console) == (1, True), ended.console
+    assert not is_alive(int((tmp_path / "pid0").read_text()))
+
+
+def test_a_failed_task_that_does_not_end_is_a_failure(tmp_path: Path) -> None:
+    """A thread of the user's may keep its process."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    ended = run(tmp_path, script=(str(tmp_path / "hangs.py"), str(tmp_path / "pid")), before=be_impatient)
+    assert ended.code == 1, ended.console
+    assert "the task has failed, and did not end within 0.2 s" in ended.console
+    assert not is_alive(int((tmp_path / "pid0").read_text()))
