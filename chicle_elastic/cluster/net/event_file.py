@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from chicle_elastic.closing import Closing
+from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.line_writer import LineWriter, newest_first
 
@@ -28,7 +29,7 @@ DROPPED = "lines_dropped"
 
 
 class EventFile(Closing):
-    """Writes the events of one node. A context manager that closes it.
+    """Writes the events of one node; a context manager that closes it. Raises UsageError when there can be no folder.
 
     Args:
         folder: Folder of the file, made when it is missing; None writes nothing.
@@ -42,7 +43,10 @@ class EventFile(Closing):
         self._on_line = tell
         self._writer: LineWriter | None = None
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"--log-dir {folder}: {error.strerror}; name a folder that can be made") from error
             told_of_drops = functools.partial(_dropped, node)
             self._writer = LineWriter(folder / f"{node}{SUFFIX}", told_of_drops=told_of_drops)
 

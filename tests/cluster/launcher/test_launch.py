@@ -66,6 +66,16 @@ def test_a_mistake_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+def test_a_log_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    """A file has its name."""
+    JobSecret.create(tmp_path / "job.secret")
+    with StoreServer() as store:
+        options = ["--rdzv-endpoint", store.endpoint, "--secret-file", str(tmp_path / "job.secret")]
+        ended = run(*LAUNCH, *options, "--log-dir", tmp_path / "job.secret", "train.py", code=2)
+    assert f"--log-dir {tmp_path / 'job.secret'}: File exists" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_an_agent_has_no_torch_and_is_small(tmp_path: Path) -> None:
     """It waits for a second node, with an event file, a recording and metrics; its task is another process."""
     JobSecret.create(tmp_path / "job.secret")
