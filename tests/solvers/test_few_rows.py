@@ -64,7 +64,7 @@ def test_what_a_task_finds_alone_is_the_optimum(loss):
     """w, the scale and the duals close the gap of the problem over all rows, from first principles."""
     state, output, problem, X, y, upper = gathered(loss)
     found = solved(state, output, problem, np.zeros(80), INTERCEPT, budget())
-    w, (theta, gap, share_at_rest), duals = found[:80], found[80:83], found[83:]
+    w, (theta, gap, share_at_rest, _), duals = found[:80], found[80:84], found[84:]
     scores = X @ w - y if loss.is_of_residuals else X @ w
     targets = np.zeros_like(y) if loss.is_of_residuals else y
     primal = upper @ loss.values(scores, targets, 0.0 if loss.has_corners else theta) + 0.5 * w @ w
@@ -112,6 +112,21 @@ def test_many_rows_of_few_values_are_a_matter_of_each_task_alone():
         assert outcome.history[-1].figures["duality_gap"] <= 1e-3
         counts.append(len(outcome.history))
     assert max(counts) <= 3 * min(counts)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3])
+def test_exact_steps_follow_after_as_much_work_as_they_take_however_often_a_task_tells_others(num_tasks, monkeypatch):
+    """Few values of rather many rows: products of these cost more than all passes that are made at a stretch."""
+    monkeypatch.setattr(few_rows, "MOST_REPEATS", 20)
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.random(300, 2500, density=0.0012, format="csr", random_state=0, data_rvs=rng.standard_normal)
+    solvers, solver = [], RowProducts.solver
+    monkeypatch.setattr(RowProducts, "solver", lambda *arguments: solvers.append(1) or solver(*arguments))
+    trainer = RegressionTrainer(loss=Huber(), alpha=2e-4, penalises_intercept=False)
+    source = ArraySource(X, rng.normal(size=300), max_tasks=3, chunk_bytes=1 << 12, seed=0)
+    outcome = InProcess(num_tasks=num_tasks).run(Job(trainer=trainer, source=source, max_iterations=20, seed=0))
+    assert solvers
+    assert outcome.history[-1].figures["duality_gap"] <= 1e-3
 
 
 def test_products_of_rows_are_kept_while_the_penalty_is_the_same():

@@ -106,7 +106,7 @@ def solved(
     inner.plus, inner.minus = output.plus, output.minus
     alone = replace(state, few_rows=0, lengths=NO_NUMBERS, gathered=NOTHING, outputs=[inner])
     passes = _OwnPasses(problem, rows, upper, targets, intercept)
-    there, work, of_pass = w, 0.0, pass_work(state)
+    there, work, of_pass = w, state.work_alone, pass_work(state)
     of_products = MULTIPLICATION * n * (num_values / 2.0 + n * n / 3.0) if n * n <= MOST_BLOCK_VALUES else np.inf
     for number in range(2 * MOST_REPEATS):
         sums = np.zeros(alone.sums_size(problem))
@@ -121,5 +121,5 @@ def solved(
             problem, alone.is_exact = _RowProblem(**own, passes=passes), True
             inner.phase, inner.block, inner.direction, inner.change = NewtonPhase.EVALUATE, Block.EXACT, none, 0.0
             inner.dual = -np.inf
-    scalars = inner.theta, inner.gap, float(alone.is_at_rest)
+    scalars = inner.theta, inner.gap, float(alone.is_at_rest), work
     return np.concatenate([there - w, scalars, passes.duals(inner, 0, there)[1]])

@@ -7,7 +7,8 @@ Sums of a pass, one vector: HEAD (see `progress`), then of each output, by its p
 
     LOOK:      sum c, sum c |y|, sum c y, sum c y^2; of few rows their numbers of values, or what the problem looks at
     GATHER:    c and y of all rows, their columns, and their values
-    SOLVE:     the change of w (D), theta, the gap, whether that is small, and duals of all rows, per unit of c
+    SOLVE:     the change of w (D), theta, the gap, whether that is small, the work of all passes alone so far, and duals
+               of all rows, per unit of c
     EVALUATE:  see `Evaluation`
     MULTIPLY:  sum c f'' <x, p> x (D), p (D)
     PRODUCTS:  sum c f'' x x^T in the columns of the block, packed
@@ -357,6 +358,7 @@ class NewtonState(ProgressState):
     # how many rows there are, if so few that memory has room for their products; else 0
     few_rows: int = 0
     work: float = 0.0  # what all passes have cost since few rows were looked at, see `race`
+    work_alone: float = 0.0  # what the passes over the gathered rows have cost that each task makes alone
     lengths: Numbers = field(default_factory=no_numbers)  # of these rows, by their numbers in the data set
     gathered: Array = field(default_factory=nothing)  # sums of the last pass, if it was GATHER
     num_classes: int = 1  # classes that one output has the weights of, with a softmax
@@ -421,7 +423,7 @@ class NewtonState(ProgressState):
         if output.phase is NewtonPhase.GATHER:
             return 2 * (self.few_rows + int(self.lengths.sum()))
         if output.phase is NewtonPhase.SOLVE:
-            return self.D + 3 + self.few_rows
+            return self.D + 4 + self.few_rows
         if output.phase is NewtonPhase.EVALUATE:
             return sum(Evaluation.sizes(self, output, problem))
         if output.phase is NewtonPhase.PRODUCTS:

@@ -153,10 +153,10 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
             state.gathered, output.phase = part.copy(), NewtonPhase.SOLVE
         elif output.phase is NewtonPhase.SOLVE:
             w += part[: state.D] / weight
-            output.theta, output.gap, share_at_rest, *_ = (part[state.D :] / weight).tolist()
+            output.theta, output.gap, share_at_rest, state.work_alone = (part[state.D :][:4] / weight).tolist()
             output.direction = np.zeros(state.D)
             if share_at_rest == 1.0:
-                output.duals, output.phase, output.is_refused = part[state.D + 3 :] / weight, NewtonPhase.REST, False
+                output.duals, output.phase, output.is_refused = part[state.D + 4 :] / weight, NewtonPhase.REST, False
                 state.gathered = NOTHING
         elif output.phase is NewtonPhase.MULTIPLY:
             w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
