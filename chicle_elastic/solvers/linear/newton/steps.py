@@ -241,7 +241,8 @@ def _evaluated(
         lead = problem.steepness_of(output, alpha * penalised - found.of_duals, alpha)
     keep_best_duals(output, problem, value - corners - lead, plus, minus)
     enough = state.share * problem.tol * primal
-    least_dual = 0.0 if value <= enough and not problem.has_duals else -math.inf  # D of no duals, which may be enough
+    # D of no duals may be enough, where duals of rounding are worse.
+    least_dual = 0.0 if loss.has_theta and value <= enough and not problem.has_duals else -math.inf
     left = value - max(output.dual, least_dual)
     output.gap = left / primal
     is_at_rest = output.is_blind and not steepness < LEAST_FALL * before
