@@ -7,8 +7,8 @@ Sums of a pass, one vector: HEAD (see `progress`), then of each output, by its p
 
     LOOK:      sum c, sum c |y|, sum c y, sum c y^2; of few rows their numbers of values, or what the problem looks at
     GATHER:    c and y of all rows, their columns, and their values
-    SOLVE:     the change of w (D), theta, the gap, whether that is small, the work of all passes alone so far, and duals
-               of all rows, per unit of c
+    SOLVE:     the change of w (D), theta, the gap, whether that is small, the work of all passes alone so far, and the
+               duals of all rows, per unit of c
     EVALUATE:  see `Evaluation`
     MULTIPLY:  sum c f'' <x, p> x (D), p (D)
     PRODUCTS:  sum c f'' x x^T in the columns of the block, packed
