@@ -308,7 +308,7 @@ class _Shell:
             self.tasks.rebuild(training)
             self.is_rebuilding = False
         members = [node for node, task in self.tasks.items() if task.num_chunks]
-        summed, reports = self.tasks.solve(training, members, effect.iteration, effect.parameters, may_be_cut=True)
+        summed, reports = self.tasks.solve(training, members, effect, may_be_cut=True)
         job.trainer.converse(self.tasks.context)
         training.merge(summed)
         result = IterationResult(

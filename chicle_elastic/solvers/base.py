@@ -78,6 +78,7 @@ class Budget:
         progress: What the trainer knows besides its model, see `Trainer.advance`; not to be written.
         rank: Position of this task among the members of the round, from 0.
         num_ranks: Members of the round, those without chunks included.
+        is_complete: No chunk is missing; one that was lost comes back within a few iterations.
         parameters: What policies have set of `Trainer.tunables`, by name; the same in every task.
     """
 
@@ -91,6 +92,7 @@ class Budget:
     progress: Array = field(default_factory=lambda: NO_PROGRESS)
     rank: int = 0
     num_ranks: int = 1
+    is_complete: bool = True
     parameters: Mapping[str, float] = field(default_factory=dict)
 
     def is_spent(self) -> bool:

@@ -6,7 +6,7 @@ iteration, and how long a task takes follows from its chunks. The learning rate 
 that changes; momentum is averaged with the weights and not rescaled, because it is in units of a gradient.
 
 Where the training is (epoch, iterations, samples used) travels in the model (`model_vector`), so that every task, a
-joiner too, is told by the one all-reduce. An epoch ends when no task has an unused sample.
+joiner too, is told by the one all-reduce. An epoch ends when no task has an unused sample, and no chunk is missing.
 
 Beyond the paper: `outer_momentum` treats the averaged change as a gradient and adds Nesterov momentum to it (Douillard
 et al. 2023, "DiLoCo", algorithm 1). "auto" does so with as much momentum as the number of tasks asks for, see

@@ -79,7 +79,7 @@ class LocalSGDSolver(Solver):
             self._order.num_used += done
         bad_step = self._engine.bad_step if has_stepped and self._engine is not None else 0
         self._built_for = (place.epoch, budget.iteration)
-        unused = self._order.num_left
+        unused = self._order.num_left + (not budget.is_complete)  # a missing chunk may have some
         weight = float(max(done, 1))
         told = np.zeros(model_vector.PLACE, dtype=model.dtype)
         told[model_vector.MERGED] = budget.iteration - place.merged

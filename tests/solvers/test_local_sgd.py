@@ -256,11 +256,10 @@ class Bench:
             task.attach(list(task.held), [])
             self.tasks.append(task)
 
-    def solve(self, iteration, *, stop=None, num_tasks=None):
+    def solve(self, iteration, *, stop=None, num_tasks=None, is_complete=True):
         """One update per task."""
-        budget = Budget(
-            clock=self.clock, num_tasks=num_tasks or len(self.tasks), iteration=iteration, stop=stop or StopFlag()
-        )
+        num_tasks, given = num_tasks or len(self.tasks), {"stop": stop or StopFlag(), "is_complete": is_complete}
+        budget = Budget(clock=self.clock, num_tasks=num_tasks, iteration=iteration, **given)
         return [task.solve(self.model, budget)[0] for task in self.tasks]
 
     def merge(self, updates):
@@ -281,6 +280,20 @@ def test_a_task_may_have_no_sample_to_take_and_still_keeps_the_epoch_open():
     assert np.sum(shares, axis=0).tolist() == [456, 24]
     assert {share for _, share in shares} == {0, 1}
     assert place_of(bench.model).epoch == 2
+
+
+def test_an_epoch_goes_on_until_missing_chunks_are_back():
+    """They have samples that this epoch has not used, however few the others have left."""
+    bench = Bench(nets.trainer(local_steps=1, batch_size=240), nets.source(480), (10, 10))
+    lost = bench.tasks.pop()
+    for iteration in (1, 2, 3):
+        updates = bench.solve(iteration, is_complete=False)
+        bench.merge(updates)
+        assert place_of(bench.model).epoch == 1
+    assert not sum(update.samples for update in updates)
+    bench.tasks.append(lost)
+    bench.merge(bench.solve(4))
+    assert (place_of(bench.model).epoch, place_of(bench.model).samples) == (2, 0)
 
 
 def test_marks_of_an_iteration_that_was_never_merged_are_forgotten():

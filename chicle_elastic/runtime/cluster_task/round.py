@@ -74,6 +74,7 @@ class RoundContext:
             progress=self._training.begun,
             rank=self.rank,
             num_ranks=self._group.size,
+            is_complete=order.is_complete,
             parameters=order.parameters,
         )
         update, duration_s = self._task.solve(self._training.model, budget)

@@ -183,9 +183,7 @@ class Real:
         if self._is_dirty or effect.must_rebuild:
             self._tasks.rebuild(self._training)
         self._is_dirty = True  # until it is merged
-        self._summed, reports = self._tasks.solve(
-            self._training, list(rows), effect.iteration, effect.parameters, may_be_cut=False
-        )
+        self._summed, reports = self._tasks.solve(self._training, list(rows), effect, may_be_cut=False)
         return {node: report.samples for node, report in reports.items()}
 
     def end(self, ended: Ended) -> str | None:

@@ -1,7 +1,7 @@
 """The tasks of a job in one process, which take turns: the in-process runtime, and the simulator with real work."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.training import Evaluation, Training
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
+from chicle_elastic.scheduling.effects import StartIteration
 from chicle_elastic.solvers.base import Budget, Summed
 from chicle_elastic.values import TaskReport
 
@@ -43,13 +44,7 @@ class LocalTasks(dict[NodeId, UniTask]):
         self[target].hold(dataclasses.replace(held, state=held.state.copy()))
 
     def solve(
-        self,
-        training: Training,
-        nodes: Sequence[NodeId],
-        iteration: int,
-        parameters: Mapping[str, float],
-        *,
-        may_be_cut: bool,
+        self, training: Training, nodes: Sequence[NodeId], order: StartIteration, *, may_be_cut: bool
     ) -> tuple[Summed, dict[NodeId, TaskReport]]:
         """Let these tasks solve, one after the other. Returns the sum of their updates, and a report of each.
 
@@ -65,12 +60,13 @@ class LocalTasks(dict[NodeId, UniTask]):
             budget = Budget(
                 clock=self._clock,
                 num_tasks=num_tasks,
-                iteration=iteration,
-                deadline_s=training.deadline_s(parameters, self._clock.now()) if may_be_cut else None,
+                iteration=order.iteration,
+                deadline_s=training.deadline_s(order.parameters, self._clock.now()) if may_be_cut else None,
                 progress=training.begun,
                 rank=rank,
                 num_ranks=len(nodes),
-                parameters=parameters,
+                is_complete=order.is_complete,
+                parameters=order.parameters,
             )
             update, duration_s = self[node].solve(training.model, budget)
             weighted = update.delta
