@@ -42,6 +42,7 @@ ADVICE = {
     "TensorBoard": "give --log-dir a faster disk, or one with room; training is as it was",
     "the disk hangs": "look at the disk of --log-dir; training is as it was",
     "cannot write to": "make room on the disk of --log-dir; training is as it was",
+    "gets no more lines": "make room on the disk of --log-dir; training is as it was",
     "does not keep up: entries": "give --log-dir a faster disk; the recording can be replayed up to there",
     "cannot be written: ": REPORT,
 }
