@@ -131,7 +131,7 @@ def children_of(pid: int) -> frozenset[int]:
 
 
 def has_loaded(pid: int, library: str) -> bool:
-    """Whether a process, or one that it has started, has mapped a shared library."""
+    """Say whether a process, or one that it has started, has mapped a shared library."""
     for each in (pid, *children_of(pid)):
         with contextlib.suppress(OSError):  # it ended meanwhile
             if library in Path(f"/proc/{each}/maps").read_text():

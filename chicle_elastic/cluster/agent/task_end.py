@@ -16,7 +16,7 @@ class TaskEnd:
     error_file: str = ""  # where torch's `record` writes its error; "" for nowhere
 
     def is_failed(self) -> bool:
-        """Whether it has failed."""
+        """Say whether it has failed."""
         return self.code != 0
 
     @property

@@ -57,7 +57,7 @@ class FirstProcess:
         return self._is_in("SigBlk", number)
 
     def has_loaded(self, library: str) -> bool:
-        """Whether a shared library is mapped, by it or a child of it."""
+        """Say whether a shared library is mapped, by it or a child of it."""
         return has_loaded(self.pid, library)
 
     def send(self, number: signal.Signals) -> None:

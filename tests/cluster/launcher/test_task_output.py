@@ -46,7 +46,7 @@ STDOUT, STDERR = "attempt_0/0/stdout.log", "attempt_0/0/stderr.log"
 
 
 class Ended(NamedTuple):
-    """What an agent and its task have left."""
+    """Hold what an agent and its task have left."""
 
     code: int | None
     console: str
@@ -213,7 +213,7 @@ def test_a_command_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
 
 
 class Pieces(threading.Event):
-    """What a task writes, piece by piece: the next one while the agent waits before it looks again."""
+    """Hold what a task writes, piece by piece: the next one while the agent waits before it looks again."""
 
     def __init__(self, file: Path, *pieces: bytes) -> None:
         super().__init__()
