@@ -102,6 +102,7 @@ def test_the_log_of_an_agent_may_be_lines_of_json(tmp_path: Path) -> None:
     with StoreServer() as store:
         options = ["--name", "n0", "--rdzv-endpoint", store.endpoint, "--json-log", "--rdzv-id", "job7"]
         options += ["--secret-file", str(tmp_path / "job.secret")]
+        options += ["--redirects", "2"]  # else the task's own traceback may break a line
         ended = run(*LAUNCH, *options, str(SCRIPT), "--out", str(tmp_path), "--raise-at", "1", code=1)
     lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
     assert {(line["job"], line["node"]) for line in lines} == {("job7", "n0")}
