@@ -104,6 +104,7 @@ def test_each_kind_of_leak_is_named_until_it_ends(plant: Callable[[], AbstractCo
 
 
 LEAKING_TESTS = """
+import mmap
 import os
 
 def test_clean(tmp_path):
@@ -111,6 +112,13 @@ def test_clean(tmp_path):
 
 def test_leaking(tmp_path):
     os.open(tmp_path / "b", os.O_CREAT)
+
+def test_mapping():
+    global mapped
+    fd = os.memfd_create("untouched")
+    os.ftruncate(fd, 1)
+    mapped = mmap.mmap(fd, 1)
+    os.close(fd)
 """
 
 
@@ -126,6 +134,7 @@ def test_a_leaking_test_fails_and_a_clean_one_passes(tmp_path: Path) -> None:
     """The fixture turns a leak into a failure of the very test that left it."""
     run = run_pytest(tmp_path, LEAKING_TESTS)
     assert run.returncode == 1, run.stdout + run.stderr
-    assert run.stdout.splitlines()[-1].startswith("2 passed, 1 error")
+    assert run.stdout.splitlines()[-1].startswith("3 passed, 2 errors")
     assert "is still open" in run.stdout
-    assert "test_leaking" in run.stdout.splitlines()[-2]
+    assert "/memfd:untouched" in run.stdout
+    assert ["test_leaking" in line or "test_mapping" in line for line in run.stdout.splitlines()[-3:-1]] == [True, True]
