@@ -1,8 +1,10 @@
 """The kernel cache: whatever its disk does, a kernel is compiled and gives the right result."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -59,6 +61,20 @@ def test_machine_code_is_kept(compiled: Callable[[], Any]) -> None:
     first, second = compiled(), compiled()
     assert (first(2.0), num_hits(first)) == (6.0, 0)
     assert (second(2.0), num_hits(second)) == (6.0, 1)
+
+
+def test_a_kernel_is_known_by_its_file_wherever_that_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second checkout or environment compiles nothing; a constant of the file is no part of the kernel's bytecode."""
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path / "kept")
+    for folder, factor, num_hits_now in (("one", 3, 0), ("two", 3, 1), ("two", 4, 0)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        file = tmp_path / folder / "scaled.py"
+        file.write_text(f"FACTOR = {factor}\ndef scaled(x):\n    return FACTOR * x\n")
+        module = ModuleType("scaled")
+        exec(compile(file.read_text(), file, "exec"), module.__dict__)
+        monkeypatch.setitem(sys.modules, "scaled", module)
+        compiled = jit.kernel(module.scaled)
+        assert (compiled(2.0), num_hits(compiled)) == (2.0 * factor, num_hits_now)
 
 
 def test_a_process_whose_kernels_were_kept_can_compile(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 from chicle_elastic.solvers.kernel_cache import cache_dir, tell_not_kept
 
@@ -20,30 +20,56 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_of(function: Callable[..., Any]) -> "KernelCache | None":
-    """Make the cache of a kernel; None where no folder can be written.
-
-    numba takes its folder from one global, which is set for just this moment. Where that folder cannot be written any
-    more, numba turns to others, which do not tell the sources of a kernel apart (`cache_dir`).
-    """
+    """Make the cache of a kernel; None where no folder can be written."""
     folder = cache_dir()
     if folder is None:
         return None
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
     try:
         cache = KernelCache(function)
         if not Path(cache.cache_path).is_relative_to(folder):
-            raise OSError(f"{folder} cannot be written any more")
+            raise OSError("NUMBA_CACHE_LOCATOR_CLASSES names another place")
     except (OSError, RuntimeError) as error:
         tell_not_kept(error)
         return None
-    finally:
-        numba.config.CACHE_DIR = previous
     return cache
+
+
+class PlaceByContent(_CacheLocator):
+    """Place a kernel by its sources and not by their path, so that each checkout and environment finds it compiled."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._function, self._file = function, Path(file)
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> "PlaceByContent":
+        """Make the place of a kernel, with its folder."""
+        place = cls(function, file)
+        place.ensure_cache_path()
+        return place
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return f"{cache_dir()}/numba-{numba.__version__}"
+
+    def get_source_stamp(self) -> str:
+        """Return a digest of the kernel's file: the folder's name is a digest of the files of the package."""
+        return hashlib.sha256(self._file.read_bytes()).hexdigest()
+
+    def get_disambiguator(self) -> str:
+        """Tell kernels of one name apart by their lines."""
+        return str(self._function.__code__.co_firstlineno)
+
+
+class ByContent(CompileResultCacheImpl):
+    """Keep kernels in one place only; numba would turn to others where it cannot be written."""
+
+    _locator_classes = (PlaceByContent,)
 
 
 class KernelCache(FunctionCache):
     """The cache of one kernel."""
+
+    _impl_class = ByContent
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
