@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         notes += [f"picture: {path}" for path in (draw(name, found, arguments.out, source) if found else ())]
     print(f"\nclaims of the paper, {source}\n{CLAIMS_HEADER}")
     for claim in claims_of(settings, rows):
-        print(claim.as_markdown())
+        print(claim.as_markdown(judged=is_judged))
     missed = [row for row in rows if row.verdict(judged=is_judged) == MISSED]
     print(
         f"\n{len(missed)} of {sum(row.bar is not None for row in rows)} bars missed"

@@ -98,7 +98,7 @@ def to_json(record: IterationRecord) -> dict[str, object]:
 def histories(settings: Settings, algorithm: str) -> dict[str, RecordTable]:
     """Of the job without and with the policy; from the cache if they were made before."""
     key = f"balance_{algorithm.replace(' ', '_')}_{ITERATION_S:g}_{ITERATIONS}"
-    return tables_of(cached(settings, key, lambda: _run(algorithm)))
+    return tables_of(cached(settings.cache / f"{key}.json", partial(_run, algorithm)))
 
 
 def _run(algorithm: str) -> dict[str, list[dict[str, object]]]:

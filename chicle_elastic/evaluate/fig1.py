@@ -28,10 +28,7 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
     for problem in problems(settings, notes):
         first = replace(problem, gaps=problem.gaps[:1])
         runs = {
-            count: [
-                gaps(settings, first if count in PARTITIONS else problem, num_tasks=count, seed=seed)
-                for seed in settings.seeds
-            ]
+            count: gaps(settings, first if count in PARTITIONS else problem, num_tasks=count)
             for count in (QUICK_TASKS if settings.is_quick else (*TASKS, *PARTITIONS))
         }
         curves = {

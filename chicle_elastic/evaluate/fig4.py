@@ -30,10 +30,10 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
 
 def _row(settings: Settings, problem: Problem, direction: str, ramp: Ramp, gap: float) -> Row:
     plan = changes(ramp, uni_units, problem.most)
-    first = [gaps(settings, problem, num_tasks=ramp.first, changes=plan, seed=seed) for seed in settings.seeds]
-    runs, times = {"uni": first}, {"uni": ends(ramp, uni_units, problem.most)}
+    runs = {"uni": gaps(settings, problem, num_tasks=ramp.first, changes=plan)}
+    times = {"uni": ends(ramp, uni_units, problem.most)}
     for count in TASKS:
-        runs[str(count)] = [gaps(settings, problem, num_tasks=count, seed=seed) for seed in settings.seeds]
+        runs[str(count)] = gaps(settings, problem, num_tasks=count)
         times[str(count)] = ends(ramp, partial(micro_units, count), problem.most)
     reached = {side: fmean(time_to(gap, run, times[side]) for run in of) for side, of in runs.items()}
     details: dict[str, Any] = {"direction": direction, "every": ramp.every, "panel": f"CoCoA, {problem.data.title}"}

@@ -22,15 +22,12 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
     """CoCoA: time to each gap, and the units of an iteration once the split is settled."""
     found = []
     for problem in problems(settings, notes):
-        policies = (Rebalance(),)
-        uni = [
-            mixed_gaps(settings, problem, slowdown=SLOWDOWN, policies=policies, seed=seed) for seed in settings.seeds
-        ]
+        uni = mixed_gaps(settings, problem, slowdown=SLOWDOWN, policies=(Rebalance(),))
         found.append(_settled(f"CoCoA, {problem.data.title}", [units for _, units in uni], is_image=False))
         curves = {"uni": [list(zip(range(1, len(run) + 1), accumulate(units), run, strict=True)) for run, units in uni]}
         for count in TASKS:
             unit = micro_units_of_mixed_nodes(count, SLOWDOWN)
-            micro = [gaps(settings, problem, num_tasks=count, seed=seed) for seed in settings.seeds]
+            micro = gaps(settings, problem, num_tasks=count)
             curves[str(count)] = [[(n, unit * n, value) for n, value in enumerate(run, 1)] for run in micro]
         for gap in problem.gaps:
             reached = {
@@ -48,7 +45,7 @@ def image_rows(settings: Settings, notes: list[str]) -> list[Row]:
     found = []
     for images in image_sets(settings, notes):
         mixed = fits(settings, images, slowdown=SLOWDOWN)
-        found.append(_settled(f"local SGD, {images.title}", [fit.seconds for fit in mixed], is_image=True))
+        found.append(_settled(f"local SGD, {images.title}", [fit.whole_units() for fit in mixed], is_image=True))
         curves = {"uni": [fit.curve([end / images.epoch_units for end in accumulate(fit.seconds)]) for fit in mixed]}
         for count in TASKS:
             unit = micro_units_of_mixed_nodes(count, SLOWDOWN)
@@ -63,8 +60,7 @@ def image_rows(settings: Settings, notes: list[str]) -> list[Row]:
 
 
 def _settled(title: str, units: list[list[float]], *, is_image: bool) -> Row:
-    """The units of an iteration once the split is settled. The last one of an epoch of local SGD may have fewer rows,
-    and the median does not see it."""
+    """Return the row with the units of a whole iteration once the split is settled."""
     ideal = uni_units_of_mixed_nodes(SLOWDOWN)
     each = [median(of[8:] or of) for of in units]
     what, bar = f"{title}: units of an iteration after the eighth", Bar(gate=UNITS, at_most=True)

@@ -19,7 +19,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.evaluate.bars import Bar, Row
 from chicle_elastic.evaluate.cocoa import CertifiedCocoa
 from chicle_elastic.evaluate.projection import time_to
-from chicle_elastic.evaluate.runs import Problem, Settings, cached, problems
+from chicle_elastic.evaluate.runs import Problem, Settings, by_seed, problems
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.runtime.in_process import InProcess
@@ -44,8 +44,7 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
         gaps = problem.gaps[:MOST_GAPS]
         suffix = f"{problem.data.key}_{gaps[-1]:.0e}"
         runs = {
-            name: [cached(settings, f"ordered_{name}_{suffix}_{seed}", run) for seed, run in to_make]
-            for name, to_make in _runs(settings, problem, gaps[-1]).items()
+            name: by_seed(settings, f"ordered_{name}_{suffix}", run) for name, run in _runs(problem, gaps[-1]).items()
         }
         for gap in gaps:
             epochs = {name: fmean(time_to(gap, run, range(1, len(run) + 1)) for run in of) for name, of in runs.items()}
@@ -85,11 +84,8 @@ def contiguous(X: Array | sp.csr_matrix, y: Array, num_parts: int) -> ArraySourc
         chunk_bytes += 1 + chunk_bytes // 100
 
 
-Run = Callable[[], list[float]]
-
-
-def _runs(settings: Settings, problem: Problem, gap: float) -> dict[str, list[tuple[int, Run]]]:
-    """What each kind of run does, for each seed."""
+def _runs(problem: Problem, gap: float) -> dict[str, Callable[[int], list[float]]]:
+    """Return a function of the seed for each kind of run."""
     y: Array = problem.data.y.astype(np.int32)
     ordered = by_label(problem.data.X, y)
     dealt = partial(ArraySource, *ordered, max_tasks=64, shuffle=False)
@@ -99,10 +95,7 @@ def _runs(settings: Settings, problem: Problem, gap: float) -> dict[str, list[tu
         "dealt": (lambda seed: dealt(seed=seed), ()),
         "redrawn": (lambda seed: dealt(seed=seed), (Shuffle(),)),
     }
-    return {
-        name: [(seed, partial(_gaps, problem, gap, make, policies, seed)) for seed in settings.seeds]
-        for name, (make, policies) in kinds.items()
-    }
+    return {name: partial(_gaps, problem, gap, make, policies) for name, (make, policies) in kinds.items()}
 
 
 def _gaps(

@@ -12,7 +12,7 @@ import numpy as np
 
 from chicle_elastic.evaluate.bars import Bar, Row
 from chicle_elastic.evaluate.images import NUM_TEST, Images, epochs_to, fits, image_sets, most_epochs
-from chicle_elastic.evaluate.runs import Settings, cached
+from chicle_elastic.evaluate.runs import Settings, by_seed
 from estimators.cnn_defaults import auto_learning_rate
 
 TASKS = (1, 4)
@@ -50,9 +50,7 @@ def torch_scores(settings: Settings, images: Images, batch: int) -> list[list[fl
     """Test accuracy after each epoch of plain torch, of each seed, until the highest goal or so many epochs."""
     most = most_epochs(settings)
     key = f"torch_{images.key}_{images.goals[-1]:g}_{most}_{batch}"
-    return [
-        cached(settings, f"{key}_{seed}", partial(_torch_scores, images, batch, most, seed)) for seed in settings.seeds
-    ]
+    return by_seed(settings, key, partial(_torch_scores, images, batch, most))
 
 
 def _torch_scores(images: Images, batch: int, most: int, seed: int) -> list[float]:
@@ -69,6 +67,7 @@ def _torch_scores(images: Images, batch: int, most: int, seed: int) -> list[floa
         for part in (data.X_train, data.X_test[:NUM_TEST])
     )
     y, y_test = (torch.from_numpy(part.astype(np.int64)) for part in (data.y_train, data.y_test[:NUM_TEST]))
+    torch.set_num_threads(1)  # sums of several threads round otherwise, and runs of other seeds have the other cores
     torch.manual_seed(seed)
     _, channels, height, width = X.shape
     net = PaperCNN(channels, height, width, 1 + int(y.max()))

@@ -14,7 +14,7 @@ import numpy as np
 
 from chicle_elastic.clock import Clock, VirtualClock
 from chicle_elastic.evaluate.image_data import EpochScores, ImageData, time_to
-from chicle_elastic.evaluate.runs import Settings, cached
+from chicle_elastic.evaluate.runs import Settings, by_seed
 from chicle_elastic.evaluate.throttled import ODD, Pace, ThrottledLocalSGD
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess
@@ -80,6 +80,10 @@ class Fit(NamedTuple):
             (n, times[end - 1], score) for n, (end, score) in enumerate(zip(self.ends, self.scores, strict=True), 1)
         ]
 
+    def whole_units(self) -> list[float]:
+        """Return the units of each iteration, were it whole: the last one of an epoch has fewer samples."""
+        return [16 * SAMPLES_OF_A_TASK * of / count for of, count in zip(self.seconds, self.samples, strict=True)]
+
 
 @dataclass(frozen=True)
 class MixedNodes(InProcess):
@@ -144,11 +148,9 @@ def fits(
     runtime = InProcess(num_tasks=num_tasks, changes=tuple(changes))
     if slowdown is not None:
         names, runtime = f"mixed{slowdown:g}", MixedNodes(slowdown=slowdown)
-    most, found = most_epochs(settings), []
-    for seed in settings.seeds:
-        key = f"lsgd_{images.key}_{images.goals[-1]:g}_{most}_{num_tasks}_{names}_{seed}"
-        found.append(Fit(*cached(settings, key, partial(_fit, images, most, runtime, seed))))
-    return found
+    most = most_epochs(settings)
+    key = f"lsgd_{images.key}_{images.goals[-1]:g}_{most}_{num_tasks}_{names}"
+    return [Fit(*found) for found in by_seed(settings, key, partial(_fit, images, most, runtime))]
 
 
 def reached_of(goal: float, curve: Sequence[tuple[float, float, float]]) -> float:

@@ -4,11 +4,13 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from joblib import Parallel, delayed
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
@@ -70,7 +72,14 @@ def data_rows(settings: Settings, notes: list[str]) -> list[Row]:
     sizes = {data.title: (data.X.shape, sum(part.nbytes for part in data.parts())) for data in settings.rows}
     sizes |= {title: (data.X_train.shape, data.X_train.nbytes) for title, data in settings.images}
     return [
-        Row("table1", title, None, f"{' x '.join(map(str, shape))}, {num_bytes / 2**20:.1f} MiB", "")
+        Row(
+            part="table1",
+            what=title,
+            tol=None,
+            measured=f"{' x '.join(map(str, shape))}, {num_bytes / 2**20:.1f} MiB",
+            against="",
+            details={"num_rows": shape[0]},
+        )
         for title, (shape, num_bytes) in sizes.items()
     ]
 
@@ -85,33 +94,30 @@ def problems(settings: Settings, notes: list[str]) -> list[Problem]:
 
 
 def gaps(
-    settings: Settings, problem: Problem, *, num_tasks: int, changes: Sequence[tuple[int, int]] = (), seed: int
-) -> list[float]:
-    """Certified relative duality gap after each iteration, until the smallest one that is looked for."""
+    settings: Settings, problem: Problem, *, num_tasks: int, changes: Sequence[tuple[int, int]] = ()
+) -> list[list[float]]:
+    """Certified relative duality gap of each seed after each iteration, until the smallest one that is looked for."""
     names = "-".join(f"{iteration}.{count}" for iteration, count in changes)
-    key = f"cocoa_{problem.data.key}_{problem.gaps[-1]:.0e}_{num_tasks}_{names}_{seed}"
 
-    def run() -> list[float]:
+    def run(seed: int) -> list[float]:
         outcome = InProcess(num_tasks=num_tasks, changes=tuple(changes)).run(_job(problem, seed, (), num_tasks))
         return outcome.history.column("duality_gap").tolist()
 
-    return cached(settings, key, run)
+    return by_seed(settings, f"cocoa_{problem.data.key}_{problem.gaps[-1]:.0e}_{num_tasks}_{names}", run)
 
 
 def mixed_gaps(
-    settings: Settings, problem: Problem, *, slowdown: float, policies: Sequence[Policy], seed: int
-) -> tuple[list[float], list[float]]:
+    settings: Settings, problem: Problem, *, slowdown: float, policies: Sequence[Policy]
+) -> list[tuple[list[float], list[float]]]:
     """The same with 16 tasks, half of them slower, and the units that each iteration takes: those of the slowest."""
     names = "+".join(policy.name for policy in policies)
-    key = f"mixed_{problem.data.key}_{problem.gaps[-1]:.0e}_{slowdown:g}_{names}_{seed}"
 
-    def run() -> tuple[list[float], list[float]]:
+    def run(seed: int) -> tuple[list[float], list[float]]:
         job, clock = _job(problem, seed, policies, 16, slowdown=slowdown), VirtualClock()
         history = InProcess(num_tasks=16).run(job, clock=clock).history
         return history.column("duality_gap").tolist(), [max(record.seconds.values()) for record in history]
 
-    found, units = cached(settings, key, run)
-    return found, units
+    return by_seed(settings, f"mixed_{problem.data.key}_{problem.gaps[-1]:.0e}_{slowdown:g}_{names}", run)
 
 
 def _job(
@@ -137,17 +143,20 @@ def _chunk_bytes(data: DataSet) -> int:
     return max(25 * num_bytes // len(data.y), num_bytes // NUM_CHUNKS)
 
 
-def cached(settings: Settings, key: str, run: Callable[[], T]) -> T:
-    """What a run gave, from its file if it was made before; files are written whole or not at all.
+def by_seed(settings: Settings, key: str, run: Callable[[int], T]) -> list[T]:
+    """Return what the run of each seed gave. Those that are not in the cache are made side by side, one on a core."""
+    runs = [(settings.cache / f"{key}_{seed}.json", partial(run, seed)) for seed in settings.seeds]
+    missing = [(path, make) for path, make in runs if not path.exists()]
+    if len(missing) > 1:
+        Parallel(n_jobs=-1, max_nbytes=None)(delayed(cached)(path, make) for path, make in missing)
+    return [cached(path, make) for path, make in runs]
 
-    Args:
-        settings: With the folder.
-        key: Name of the file.
-        run: Makes it; values of JSON.
-    """
-    path = settings.cache / f"{key}.json"
+
+def cached(path: Path, run: Callable[[], T]) -> T:
+    """Return what a run gave, values of JSON, from its file if it was made before; files are written whole or not at
+    all."""
     if not path.exists():
-        settings.cache.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(run()), encoding="utf-8")
         part.replace(path)

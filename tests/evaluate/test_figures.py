@@ -1,5 +1,6 @@
 """Projected time against cases of the paper that were computed by hand, and a quick evaluation that goes on."""
 
+import dataclasses
 import json
 import math
 import signal
@@ -50,8 +51,21 @@ def test_sixteen_tasks_come_to_a_gap_on_clicks(tmp_path: Path) -> None:
     """The steps of CoCoA are as short as the longest row wants: raw counts would end none of these runs."""
     settings = Settings(seeds=(0,), is_quick=True, cache=tmp_path, rows=(click_data(5000),))
     problem = Problem(data=settings.rows[0], gaps=(1e-2,), most=60)
-    few, many = (len(gaps(settings, problem, num_tasks=tasks, seed=0)) for tasks in (16, 32))
-    assert few < many < problem.most
+    [few], [many] = (gaps(settings, problem, num_tasks=tasks) for tasks in (16, 32))
+    assert len(few) < len(many) < problem.most
+
+
+def test_runs_of_seeds_that_are_made_side_by_side_give_the_same(tmp_path: Path) -> None:
+    """As one after the other, to the bit."""
+    settings = Settings(seeds=(0, 1), is_quick=True, cache=tmp_path / "both", rows=(click_data(1000),))
+    problem = Problem(data=settings.rows[0], gaps=(1e-1,), most=60)
+    alone = [
+        gaps(dataclasses.replace(settings, seeds=(seed,), cache=tmp_path / "alone"), problem, num_tasks=4)[0]
+        for seed in settings.seeds
+    ]
+    assert gaps(settings, problem, num_tasks=4) == alone
+    kept, again = ({path.name: path.read_text() for path in (tmp_path / of).iterdir()} for of in ("both", "alone"))
+    assert kept == again
 
 
 def test_local_sgd_takes_turns_and_no_larger_share() -> None:
@@ -213,6 +227,7 @@ def test_local_sgd_on_nodes_of_two_speeds_ends_at_the_perfect_split(tmp_path: Pa
     [fit] = images.fits(settings, noise, slowdown=1.5)
     assert fit.seconds[0] == pytest.approx(1.5, rel=0.01)
     assert np.median(fit.seconds[8:]) == pytest.approx(1.2, rel=0.03)
+    assert images.Fit([2048, 48], [16, 16], [2], [0.1], [1.2, 4.5 / 128]).whole_units() == pytest.approx([1.2, 1.5])
 
 
 @pytest.mark.slow

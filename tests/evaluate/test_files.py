@@ -15,6 +15,7 @@ from chicle_elastic.evaluate.claims import Claim
 from chicle_elastic.evaluate.files import Taken, read_folder
 
 ROWS, IMAGES = 60, 40
+JUDGED = ("same", "better", "not reproduced")
 
 
 def higgs(path: Path, *, is_last: bool = False) -> None:
@@ -161,15 +162,20 @@ def test_an_evaluation_of_files_has_tables_pictures_and_claims(
 ) -> None:
     """Figure 1 of a small file; the second time no run is made again."""
     higgs(tmp_path / "HIGGS.csv.gz")
-    command = ["evaluate", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--quick", "--only", "fig1"]
+    command = ["evaluate", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--quick", "--only", "table1,fig1"]
     kept = []
     for _ in range(2):
         assert main(command) == 0
         out = capsys.readouterr().out
         assert "HIGGS.csv.gz: taken for HIGGS, 60 rows" in out
         assert "| CoCoA, HIGGS.csv.gz (HIGGS), 60 rows, C = 1.67: epochs by tasks | 1e-01 | 1: " in out
-        assert f"claims of the paper, files of {tmp_path}" in out
-        assert "| 11 | local SGD, balancing: time of an iteration over the ideal | 1 |  | not measured |" in out
+        [start, claims] = out.split(f"claims of the paper, files of {tmp_path}")
+        assert "| not judged |" in start
+        assert not any(f"| {verdict} |" in claims for verdict in JUDGED)
+        assert "| table 1 | rows of HIGGS.csv.gz (HIGGS), 60 rows | 11 million | 6e-05 million | not judged |" in claims
+        for figure in ("1", "2, 3", "4, 9", "5, 10", "6", "7", "8", "11"):
+            assert f"\n| {figure} | " in claims
+        assert "| 11 | local SGD, balancing: time of an iteration over the ideal | 1 |  | not measured |" in claims
         kept.append({path.name: path.stat().st_mtime_ns for path in (tmp_path / "out/cache").iterdir()})
     assert kept[0] == kept[1]
     assert len(kept[0]) == 4
@@ -195,5 +201,6 @@ def test_an_evaluation_of_files_has_tables_pictures_and_claims(
 def test_a_verdict_is_by_rule(there: float | None, here: list[float], is_less_better: bool, verdict: str) -> None:
     """Within two standard errors or a tenth it is the same, else its side decides."""
     claim = Claim(figure="1", what="x", there=there, here=here, is_less_better=is_less_better)
-    assert claim.verdict() == verdict
-    assert verdict in claim.as_markdown()
+    assert claim.verdict(judged=True) == verdict
+    assert verdict in claim.as_markdown(judged=True)
+    assert claim.verdict(judged=False) == ("not judged" if verdict in JUDGED else verdict)
