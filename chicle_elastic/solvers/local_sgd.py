@@ -274,18 +274,22 @@ class LocalSGDTrainer(Trainer):
 
     @property
     def has_outer_momentum(self) -> bool:
-        """Whether there may be one.
+        """Say whether there may be one; with "auto" not for mini-batch SGD, which has one local step."""
+        return self._outer_share > 0 if self.outer_momentum == "auto" else self.outer_momentum > 0
 
-        With "auto" there is none where an iteration has fewer steps than the momentum of a step remembers, 10 with 0.9:
-        the averaged momentum goes on into the next iterations then, a second one on top of it makes the two swing
-        together, and networks were lost by it. So mini-batch SGD (one local step) is just that.
+    @property
+    def _outer_share(self) -> float:
+        """Return the share of the outer step of "auto", from 0 to 1, that the length of an iteration leaves.
+
+        The averaged momentum goes on into the next iteration: m^(H - 1) of that of the first step. A second one on top
+        of it makes the two swing together. So the share falls in a line from 1 where that is 11/30, about 1/e, to 0
+        where it is 2/3: with m = 0.9 it is 0.94, 0.79, 0.46, 0.04 and 0 for H of 10, 9, 7, 5 and 4. Iterations of 16
+        tasks converge then on quadratics with up to two thirds of the largest stable learning rate, m from 0 to 0.975.
         """
-        if self.outer_momentum == "auto":
-            return self.local_steps > 1 and self.local_steps >= round(1.0 / (1.0 - self.momentum), 6)
-        return self.outer_momentum > 0
+        return min(max((2.0 - 3.0 * self.momentum ** (self.local_steps - 1)) / 0.9, 0.0), 1.0)
 
     def outer_step(self, num_tasks: int, left: float = 1.0) -> OuterStep:
-        """How the average of K tasks moves the model; "auto" is `OuterStep.of_tasks`.
+        """How the average of K tasks moves the model; "auto" is a share of `OuterStep.of_tasks`.
 
         Its momentum falls at the end, until averages are taken as they are; `left` is the part of the learning rate
         that `decay` leaves.
@@ -294,8 +298,8 @@ class LocalSGDTrainer(Trainer):
             return OuterStep()
         if self.outer_momentum != "auto":
             return OuterStep(rate=self.outer_learning_rate, momentum=self.outer_momentum)
-        step = OuterStep.of_tasks(num_tasks, self.outer_learning_rate)
-        return OuterStep(rate=1.0 - left * (1.0 - step.rate), momentum=left * step.momentum)
+        step, share = OuterStep.of_tasks(num_tasks, self.outer_learning_rate), left * self._outer_share
+        return OuterStep(rate=1.0 - share * (1.0 - step.rate), momentum=share * step.momentum)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """The average by samples, and the next place.

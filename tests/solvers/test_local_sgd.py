@@ -135,13 +135,31 @@ def test_the_outer_momentum_follows_the_number_of_tasks():
     assert auto.outer_step(16, 0.0) == OuterStep()
 
 
-@pytest.mark.parametrize(("local_steps", "momentum", "has_one"), [(10, 0.9, True), (9, 0.9, False), (1, 0.0, False)])
-def test_iterations_shorter_than_the_momentum_have_no_second_one(local_steps, momentum, has_one):
-    """And so has mini-batch SGD; their models have no room for it either. A number is taken at its word."""
-    trainer = nets.trainer(local_steps=local_steps, momentum=momentum)
-    assert trainer.has_outer_momentum == has_one
-    assert (trainer.outer_step(16) != OuterStep()) == has_one
-    assert bool(trainer.layout(trainer.engine().layout).has_outer) == has_one
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.8, 0.9, 0.95, 0.975])
+def test_the_outer_step_grows_with_the_local_steps_as_far_as_it_is_stable(momentum):
+    """Mini-batch SGD has none, nor room for it; long iterations have all; no number of steps has a cliff to the next.
+
+    Iterations of w, v and u converge on quadratics with learning rates up to two thirds of the largest stable one.
+    """
+    trainers = [nets.trainer(local_steps=count, momentum=momentum) for count in range(1, 65)]
+    steps = [trainer.outer_step(16) for trainer in trainers]
+    assert steps[0] == OuterStep()
+    assert steps[-1] == OuterStep.of_tasks(16)
+    assert [trainer.has_outer_momentum for trainer in trainers] == [step.momentum > 0 for step in steps]
+    assert not trainers[0].layout(trainers[0].engine().layout).has_outer
+    growth = np.diff([step.momentum for step in steps])
+    assert (growth >= 0).all()
+    assert growth.max() <= 3.0 * (1.0 - momentum)
+    rates = np.geomspace(1e-2 * (1 - momentum) ** 2, 4 / 3 * (1 + momentum), 200)  # times the curvature
+    one = np.moveaxis(np.array([[1 - rates, np.full(200, -momentum)], [rates, np.full(200, momentum)]]), 2, 0)
+    for trainer, step in zip(trainers[1:], steps[1:], strict=True):
+        of_steps = np.linalg.matrix_power(one, trainer.local_steps)  # of w and v
+        change = np.zeros((200, 1, 3))
+        change[:, 0, :2] = of_steps[:, 0] - [1.0, 0.0]
+        u = change + np.array([0.0, 0.0, step.momentum])
+        v = np.pad(of_steps[:, 1:], ((0, 0), (0, 0), (0, 1)))
+        w = np.array([1.0, 0.0, 0.0]) + step.rate * (change + step.momentum * u)
+        assert np.abs(np.linalg.eigvals(np.concatenate([w, v, u], axis=1))).max() <= 1.0, trainer.local_steps
     assert nets.trainer(local_steps=1, outer_momentum=0.5).has_outer_momentum
 
 
