@@ -67,13 +67,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         with orderly_end():
-            scheduler = arguments.members
-            if scheduler == "auto":
-                scheduler = Settings.from_environment().scheduler or "local"
-            return run_in_kubernetes(arguments) if scheduler == "kubernetes" else run(arguments, scheduler)
+            return start(arguments)
     except (ChicleError, OSError) as error:
         print(f"anchor: {error}", file=sys.stderr)
         return 1
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Serve a run under its scheduler; returns the exit code. Raises ChicleError and OSError as `run` does."""
+    scheduler = arguments.members
+    if scheduler == "auto":
+        scheduler = Settings.from_environment().scheduler or "local"
+    return run_in_kubernetes(arguments) if scheduler == "kubernetes" else run(arguments, scheduler)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -43,7 +43,7 @@ LEAST_SHORT = 2
 """At least so many members one after the other may live for less, and as many as may run at once; one more ends the
 run."""
 DRAINING = re.compile(r"^(drng|drain|fail|down\*?$|maint)")
-_QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,TimeLeft:20,NodeList:100"
+_QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,TimeLeft:20,PreemptTime:20,NodeList:100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,7 @@ class SlurmMember(Member):
     task: str  # "ARRAY_INDEX", which is this task and no other
     limit_s: float = math.inf  # seconds that it had left when it was seen first
     is_expiring: bool = False
+    is_preempted: bool = False  # which Slurm tells no batch script before the grace time of its partition is over
 
     @property
     def array(self) -> str:
@@ -140,6 +141,7 @@ class SlurmNodes(PolledMembers[SlurmMember]):
         for task in cancels:
             self._run("scancel", task, is_checked=False)
         noticed = [node for node in notices if node in running]
+        noticed += [node for node, member in running.items() if member.is_preempted and not member.is_noticed]
         self._signal([running[node] for node in noticed])
         for node in noticed:
             running[node] = replace(running[node], is_noticed=True)
@@ -159,19 +161,21 @@ class SlurmNodes(PolledMembers[SlurmMember]):
         waiting = dict.fromkeys(self._throttles, 0)
         for line in printed.splitlines():
             fields = line.split()
-            if len(fields) < 6 or fields[0] not in waiting:
+            if len(fields) < 7 or fields[0] not in waiting:
                 continue
-            array, job, index, state, restarts, left = fields[:6]
-            if state == "PD":
+            array, job, index, state, restarts, left, preempted = fields[:7]
+            name = NodeId(f"job{job}-{restarts}")
+            # A task that is requeued has the number of its next stay while it still ends.
+            if state == "PD" or (state == "CG" and name not in known):
                 waiting[array] += 1
-            elif state in ("R", "CG", "S", "ST") and len(fields) > 6:
-                name = NodeId(f"job{job}-{restarts}")
+            elif state in ("R", "CG", "S", "ST") and len(fields) > 7:
                 task, left_s = f"{array}_{index}", seconds_of(left)
-                member = known.get(name) or SlurmMember(name, fields[6], now_s, job=job, task=task, limit_s=left_s)
+                member = known.get(name) or SlurmMember(name, fields[7], now_s, job=job, task=task, limit_s=left_s)
                 early_s = self._signal_s + SIGNAL_EARLY_S + REPLACE_S
                 # A limit of some minutes: half of it is training.
                 is_expiring = left_s <= min(early_s, member.limit_s / 2)
-                running[name] = replace(member, is_expiring=True) if is_expiring else member
+                is_preempted = preempted != "N/A"
+                running[name] = replace(member, is_expiring=is_expiring, is_preempted=is_preempted)
         return running, waiting
 
     def _throttle(self, wanted: int, running: Mapping[NodeId, SlurmMember], waiting: Mapping[str, int]) -> None:
@@ -284,7 +288,8 @@ def run_program(*command: str, is_checked: bool = True, environment: Mapping[str
     except subprocess.TimeoutExpired:
         raise PeerLostError(f"{command[0]} has not answered within {COMMAND_S:g} s: is slurmctld there?") from None
     if is_checked and done.returncode:
-        raise UsageError(f"{command[0]} refuses: {done.stderr.strip() or done.returncode} ({' '.join(command)})")
+        said = "; ".join(done.stderr.split("\n")).strip("; ") or done.returncode
+        raise UsageError(f"{command[0]} refuses: {said} ({' '.join(command)})")
     return done.stdout
 
 

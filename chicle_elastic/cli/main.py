@@ -50,6 +50,9 @@ COMMANDS = {
     "simulate": Command(
         "chicle_elastic.cli.simulate", "say how long a job would take on other nodes, or under other policies"
     ),
+    "slurm": Command(
+        "torchx_components.commands.slurm", "run a training script on nodes of Slurm, or on its idle ones"
+    ),
     "status": Command("torchx_components.commands.status", "say how a job stands, and who its members are"),
     "submit": Command("torchx_components.commands.submit", "print or apply a job for Kubernetes"),
 }

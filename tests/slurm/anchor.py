@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.harness.training import WatchedRun, write_data
@@ -21,16 +22,25 @@ class Anchor(WatchedRun):
         folder: For data, outputs and the model.
         options: Of the command line, in front of the module of the tasks.
         solver: Options of the estimator.
+        command: Another command that is the anchor of a run in folder / "out".
     """
 
-    def __init__(self, slurm: PrivateSlurm, folder: Path, *options: str, solver: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        slurm: PrivateSlurm,
+        folder: Path,
+        *options: str,
+        solver: tuple[str, ...] = (),
+        command: Sequence[str] = (),
+    ) -> None:
         self.slurm, self.out, self.log = slurm, folder / "out", folder / "anchor.log"
         super().__init__(self.out / "nodes")
-        write_data(folder / "data.npz")
-        command = [sys.executable, "-m", "torchx_components.anchor", "--members", "slurm"]
-        command += ["--train", str(folder / "data.npz")]
-        command += ["--out", str(self.out), "--host", "127.0.0.1", "--grace", str(GRACE_S), *options]
-        command += ["estimators.fit_task", *solver]
+        if not command:
+            write_data(folder / "data.npz")
+            command = [sys.executable, "-m", "torchx_components.anchor", "--members", "slurm"]
+            command += ["--train", str(folder / "data.npz")]
+            command += ["--out", str(self.out), "--host", "127.0.0.1", "--grace", str(GRACE_S), *options]
+            command += ["estimators.fit_task", *solver]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(command, env=slurm.environment, stdout=output, stderr=output)
 

@@ -76,11 +76,12 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=500
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-SlurmctldParameters=preempt_send_user_signal
+{early_notice}
 JobRequeue=1
 {nodes}
 PartitionName=main Nodes=ALL Default=NO PriorityTier=10 MaxTime=INFINITE DefaultTime=60 State=UP PreemptMode=REQUEUE
 PartitionName=spot Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE DefaultTime=60 State=UP GraceTime=20
+PartitionName=idle Nodes=ALL Default=NO PriorityTier=1 MaxTime=INFINITE DefaultTime=60 State=UP GraceTime=0
 """
 
 
@@ -98,13 +99,16 @@ class PrivateSlurm:
         folder: For keys, state and logs.
         num_nodes: Nodes n1, n2, ...; one job at a time on each.
         has_accounting: With slurmdbd, and a database for it.
+        has_early_notice: Batch scripts hear of a preemption at once, and not when the grace time is over.
 
     Attributes:
         environment: What a process needs to be a client of it.
     """
 
-    def __init__(self, folder: Path, num_nodes: int, *, has_accounting: bool = False) -> None:
-        self.folder, self._has_accounting = folder, has_accounting
+    def __init__(
+        self, folder: Path, num_nodes: int, *, has_accounting: bool = False, has_early_notice: bool = True
+    ) -> None:
+        self.folder, self._has_accounting, self._has_early_notice = folder, has_accounting, has_early_notice
         self.nodes = [f"n{number}" for number in range(1, num_nodes + 1)]
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -224,6 +228,7 @@ class PrivateSlurm:
             nodes="\n".join(lines),
             kill_wait_s=KILL_WAIT_S,
             accounting=accounting,
+            early_notice="SlurmctldParameters=preempt_send_user_signal" if self._has_early_notice else "",
         )
         (self.folder / "slurm.conf").write_text(text)
         # slurmd looks for cgroups even where it uses none, and finds none in a container.

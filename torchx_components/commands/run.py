@@ -4,7 +4,9 @@
 """
 
 import argparse
+from collections.abc import Sequence
 
+from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.errors import UsageError
 from torchx_components import anchor
 from torchx_components.node import is_script
@@ -13,6 +15,11 @@ from torchx_components.node import is_script
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle run` takes."""
     parser.add_argument("-j", "--nodes", default="1", help="MIN:MAX nodes, or N; default: 1")
+    add_script_arguments(parser)
+
+
+def add_script_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the script, its arguments and its folders."""
     parser.add_argument("--out", default="chicle-run", help="folder for logs and event files; default: %(default)s")
     parser.add_argument("--checkpoint", metavar="FOLDER", help="save the training there every minute, and at its end")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
@@ -22,9 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the script to its end; returns the exit code. Raises UsageError when it is no Python file."""
+    return run_script(arguments, arguments.nodes)
+
+
+def run_script(arguments: argparse.Namespace, nodes: str, options: Sequence[str] = ()) -> int:
+    """Be the anchor of a script until it is over; returns the exit code. Raises UsageError when it is no Python file.
+
+    Args:
+        nodes: MIN:MAX, or N.
+        options: Further ones of the anchor.
+    """
     if not is_script(arguments.script):
         raise UsageError(f"{arguments.script!r} is no Python file, NAME.py")
-    options = ["-j", arguments.nodes, "--out", arguments.out]
-    options += ["--checkpoint", arguments.checkpoint] if arguments.checkpoint else []
-    options += ["--resume"] if arguments.resume else []
-    return anchor.main([*options, arguments.script, *arguments.arguments])
+    command = ["-j", nodes, "--out", arguments.out, *options]
+    command += ["--checkpoint", arguments.checkpoint] if arguments.checkpoint else []
+    command += ["--resume"] if arguments.resume else []
+    with orderly_end():
+        return anchor.start(anchor.parser().parse_args([*command, arguments.script, *arguments.arguments]))
