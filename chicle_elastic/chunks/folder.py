@@ -15,7 +15,7 @@ from chicle_elastic.chunks.header_reading import Buffer, bytes_of, crc_of_header
 from chicle_elastic.chunks.headers import HEADER_BYTES, Header, aligned
 from chicle_elastic.chunks.manifest import MANIFEST_NAME, ChunkFile, Label, Manifest
 from chicle_elastic.chunks.places import Place, UrlPath, place_of
-from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, StateSpec
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, SchemaOfFiles, StateSpec
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
@@ -48,7 +48,7 @@ class ChunkFolder:
         self.path = path if isinstance(path, UrlPath) else place_of(str(path), purpose="a chunk folder")
         try:
             self.manifest = _read_manifest(self.path)
-            sizes = _sizes_of_files(self.path)
+            self._schema, sizes = self.manifest.schema, _sizes_of_files(self.path)
         except OSError as error:
             raise _unreadable(error.filename or self.path, error) from error
         for number, file in enumerate(self.manifest.chunks):
@@ -59,7 +59,7 @@ class ChunkFolder:
     @property
     def schema(self) -> DataSchema:
         """What all chunks have in common."""
-        return self.manifest.schema
+        return self._schema
 
     @property
     def copies_rows(self) -> bool:
@@ -76,6 +76,8 @@ class ChunkFolder:
             return None
         folder = copy.copy(self)
         folder.is_shared, folder._sound = True, {}
+        own = {field.name: getattr(self.schema, field.name) for field in dataclasses.fields(self.schema)}
+        folder._schema = SchemaOfFiles(**own)
         return folder
 
     @property

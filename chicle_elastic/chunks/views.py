@@ -6,8 +6,9 @@ caller (in-process `fit` with one task wraps it without a copy). Solvers cannot 
 
 import dataclasses
 import functools
+import mmap
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = npt.NDArray[Any]
 
+READ_BYTES = 1 << 17  # asked for at once: of more than its read-ahead, 128 KiB, Linux may leave out some
 VALUE_DTYPES = ("float32", "float64", "uint8", "int8", "float16", "bfloat16")
 """dtypes of features; CSR rows have the first two. Others stay what they are until a kernel reads a row as float32."""
 BFLOAT16 = np.dtype("V2")
@@ -91,10 +93,28 @@ Rows: TypeAlias = "Array | CsrRows"  # dense rows (ndarray of shape (num_rows, n
 
 def lie_in_file(rows: Rows) -> bool:
     """Say whether rows are mapped from a file, so that their order of reading matters."""
+    return _mapping_of(rows) is not None
+
+
+def ask_for(rows: Rows) -> None:
+    """Let the system read the file that rows lie in while the caller goes on."""
+    mapping = _mapping_of(rows)
+    for begin in range(0, 0 if mapping is None else mapping.size, READ_BYTES):
+        mapping._mmap.madvise(mmap.MADV_WILLNEED, begin, min(READ_BYTES, mapping.size - begin))
+
+
+def let_go(rows: Rows) -> None:
+    """Let the system take the pages of the file that rows lie in first when it needs memory."""
+    mapping = _mapping_of(rows)
+    if mapping is not None:
+        mapping._mmap.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping_of(rows: Rows) -> Any:
     array: Any = rows.values if isinstance(rows, CsrRows) else rows
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
-    return array is not None
+    return array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +195,13 @@ class DataSchema:
     num_classes: int = 0
     has_weights: bool = False
     sample_shape: tuple[int, ...] = ()
+    are_rows_in_files: ClassVar[bool] = False  # because memory has no room for them
+
+
+class SchemaOfFiles(DataSchema):
+    """Describe a data set whose rows stay in their files."""
+
+    are_rows_in_files: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

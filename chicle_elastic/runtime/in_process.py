@@ -9,6 +9,7 @@ Nothing is decided here.
 """
 
 import contextlib
+import dataclasses
 import statistics
 from collections import deque
 from dataclasses import dataclass
@@ -38,8 +39,7 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.scheduling.text import no_manager_text
-from chicle_elastic.solvers.base import Action
-from chicle_elastic.values import ChunkInfo
+from chicle_elastic.solvers.base import Action, Trainer
 
 TASK_PREFIX = "task-"  # how names of tasks begin
 CERTIFY_WITHIN_S = 0.5
@@ -141,6 +141,7 @@ class _Shell:
         sink: RecordingSink | None,
         manager: ResourceManager | None,
     ) -> None:
+        job = dataclasses.replace(job, source=held_source(job.source, job.trainer, num_tasks))
         self.job = job
         self.clock = clock
         self.source: ChunkSource = job.source
@@ -174,7 +175,6 @@ class _Shell:
         """Feed events until the job is finished."""
         self.changes = dict(runtime.changes)
         infos = self.source.infos(self.state_spec)
-        self.source = held_source(self.source, infos, self.state_spec)
         self.go_on()
         found, parameters = self.resumption.found, self.resumption.parameters
         self.inbox.append(events.ChunksDeclared(chunks=infos, merged=found, parameters=parameters))
@@ -389,22 +389,25 @@ class _Shell:
         return state
 
 
-def held_source(
-    source: ChunkSource, infos: tuple[ChunkInfo, ...], state: StateSpec, *, proc: Path = PROC
-) -> ChunkSource:
-    """Return the source if this process can hold its chunks, else what leaves rows in their files if that helps. Raises
-    CapacityError before the first chunk is loaded, with what the chunks need, what is left, and who says so."""
-    if not source.copies_rows:
+def held_source(source: ChunkSource, trainer: Trainer, num_tasks: int, *, proc: Path = PROC) -> ChunkSource:
+    """Return the source if this process can hold its chunks and what solvers keep of them, else what leaves rows in
+    their files if that helps. Raises CapacityError before the first chunk is loaded, with what is needed, what is left,
+    and who says so."""
+    headroom = memory_headroom(proc) if source.copies_rows else None
+    if headroom is None:
         return source
-    headroom = memory_headroom(proc)
-    needed_bytes = sum(info.size_bytes for info in infos)
-    if headroom is not None and needed_bytes > headroom.num_bytes:
-        mapped = source.mapped() if isinstance(source, ChunkFolder) else None
-        if mapped is not None and state.size_bytes(source.schema.num_rows) <= headroom.num_bytes:
+    state = trainer.state(source.schema).without_notes()
+    needed_bytes = sum(info.size_bytes for info in source.infos(state)) + trainer.kept_bytes(source.schema, num_tasks)
+    if needed_bytes <= headroom.num_bytes:
+        return source
+    mapped, in_files = source.mapped() if isinstance(source, ChunkFolder) else None, ""
+    if mapped is not None:
+        least_bytes = state.size_bytes(mapped.schema.num_rows) + trainer.kept_bytes(mapped.schema, num_tasks)
+        if least_bytes <= headroom.num_bytes:
             return mapped
-        raise CapacityError(
-            f"the {len(infos)} chunks of this data set need {needed_bytes / 2**20:.1f} MiB of memory, but "
-            f"{headroom.source} leaves {headroom.num_bytes / 2**20:.1f} MiB; use a machine with more memory, convert "
-            "with --dtype float32, or train on fewer rows"
-        )
-    return source
+        in_files = f" ({least_bytes / 2**20:.1f} MiB with rows left in their files)"
+    raise CapacityError(
+        f"the chunks of this data set and what training keeps of their rows need {needed_bytes / 2**20:.1f} MiB of "
+        f"memory{in_files}, but {headroom.source} leaves {headroom.num_bytes / 2**20:.1f} MiB; use a machine with more "
+        "memory, convert with --dtype float32, or train on fewer rows"
+    )

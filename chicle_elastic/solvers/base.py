@@ -372,6 +372,12 @@ class Trainer(ABC):
         """Per-sample state that chunks carry for this trainer; by default none."""
         return NO_STATE
 
+    def kept_bytes(self, schema: DataSchema, num_tasks: int) -> int:
+        """Return how much memory the solvers of so many tasks in one process take beside chunks and their state; by
+        default it is 0, which means that rows and state are all that counts.
+        """
+        return 0
+
     def identity(self) -> Mapping[str, Any]:
         """What a checkpoint and its trainer must agree on, as JSON values; by default the class.
 

@@ -73,19 +73,23 @@ def test_rows_that_stay_in_their_files_give_the_model_of_rows_in_memory(algorith
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_workers", [None, 2])
+@pytest.mark.parametrize(
+    ("n_workers", "rows", "columns"), [(None, 10_000, 256), (2, 10_000, 256), (None, 60_000, 8)], ids=str
+)
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_data_larger_than_memory_are_trained_on(loss, n_workers, tmp_path, run_with_memory):
-    """To the certificate that is asked for, by processes that may take less than the data."""
+def test_data_larger_than_memory_are_trained_on(loss, n_workers, rows, columns, tmp_path, run_with_memory):
+    """To the certificate that is asked for, by processes that may take less than the data. With few columns that is
+    because of what methods keep per row.
+    """
     rng = np.random.default_rng(0)
-    w = rng.normal(size=256)
-    with ChunkFolderWriter(tmp_path / "large", kind="dense", dtype="float32", num_features=256) as writer:
+    w = rng.normal(size=columns)
+    with ChunkFolderWriter(tmp_path / "large", kind="dense", dtype="float32", num_features=columns) as writer:
         for _ in range(60):
-            X = rng.standard_normal((10_000, 256), dtype=np.float32)
-            writer.add(X, (X @ w > rng.normal(size=10_000) * 10).astype(np.float64))
+            X = rng.standard_normal((rows, columns), dtype=np.float32)
+            writer.add(X, (X @ w > rng.normal(size=rows) * 10).astype(np.float64))
         writer.finish(classes=(0, 1))
     run = run_with_memory(
-        450 if n_workers else 280,
+        450 if n_workers else 280 if columns == 256 else 400,
         "from chicle_elastic.chunks.folder import ChunkFolder\nfrom estimators import ChicleSVM\n"
         f"model = ChicleSVM(C=1e-4, loss={loss!r}, tol=1e-2, n_workers={n_workers})"
         f".fit(ChunkFolder({str(tmp_path / 'large')!r}))\n"

@@ -2,12 +2,14 @@
 
 import dataclasses
 import gc
+import tracemalloc
 import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.errors import CapacityError, ContractError, UsageError
@@ -19,11 +21,14 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.scheduling.effects import Log
 from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
+from chicle_elastic.solvers.linear import certified, losses, methods
+from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
 from chicle_elastic.values import Decision, MoveChunks
 from examples.ridge import RidgeTrainer
 from tests.cluster.local.local_trainers import Double, TunedCocoa
+from tests.estimators.problems import write
 
 ELASTIC = InProcess(num_tasks=2, changes=((2, 5), (4, 3), (6, 1), (8, 4)))
 
@@ -324,10 +329,55 @@ def test_data_that_the_memory_cannot_hold_is_refused_before_it_is_loaded(tmp_pat
     (tmp_path / "meminfo").write_text("MemAvailable:       12 kB\n")
     X, y = regression(2000)
     shuffled = ArraySource(X, y, shuffle=True)
-    with pytest.raises(CapacityError, match=r"chunks of this data set need 0\.\d MiB of memory, but MemAvailable"):
-        held_source(shuffled, shuffled.infos(StateSpec()), StateSpec(), proc=tmp_path)
+    with pytest.raises(CapacityError, match=r"keeps of their rows need 0\.\d MiB of memory, but MemAvailable"):
+        held_source(shuffled, CountingTrainer(), 1, proc=tmp_path)
     views = ArraySource(X, y, shuffle=False)
-    assert held_source(views, views.infos(StateSpec()), StateSpec(), proc=tmp_path) is views
+    assert held_source(views, CountingTrainer(), 1, proc=tmp_path) is views
+
+
+def test_memory_has_to_have_room_for_what_the_method_keeps(tmp_path, monkeypatch):
+    """Else rows stay in their files; and if that does not do, the figure for it is in the message, too."""
+    monkeypatch.setattr(certified, "COMPILER_BYTES", 0)
+    X, y = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32), np.arange(20_000) % 2
+    folder, trainer = write(tmp_path / "data", X, y, classes=(0, 1)), LinearTrainer(loss="logistic")
+
+    def held(mib: float) -> ChunkFolder:
+        (tmp_path / "meminfo").write_text(f"MemAvailable: {int(mib * 1024)} kB\n")
+        return held_source(folder, trainer, 1, proc=tmp_path)
+
+    rows_mib = folder.size_bytes / 2**20
+    least = trainer.kept_bytes(folder.schema, 1) / 2**20
+    assert not held(rows_mib + least + 1).is_shared
+    monkeypatch.setattr(methods, "MOST_BLOCK_VALUES", 1 << 10)
+    assert held(rows_mib + 0.5).is_shared  # which is enough for rows and state
+    with pytest.raises(CapacityError, match=r"need \d\.\d MiB of memory \(0\.\d MiB with rows left in their files\)"):
+        held(0.1)
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        *(LinearTrainer(loss=loss) for loss in ("hinge", "squared_hinge", "logistic")),
+        LinearTrainer(loss="hinge", algorithm="newton"),
+        RegressionTrainer(),
+        RegressionTrainer(loss=losses.Huber()),
+    ],
+    ids=lambda trainer: f"{trainer.name} {trainer.loss}",
+)
+def test_memory_that_is_counted_is_what_a_job_takes(trainer):
+    """No less, and not twice as much; kernels are compiled before."""
+    rng, num_rows = np.random.default_rng(0), 50_000
+    X = rng.normal(size=(num_rows, 8)).astype(np.float32)
+    scores = X @ rng.normal(size=8) + 2 * rng.normal(size=num_rows)
+    y = (scores > 0).astype(int) if trainer.is_of_classes else scores
+    for begin in (lambda: None, tracemalloc.start):
+        source = ArraySource(X, y)
+        begin()
+        InProcess().run(Job(trainer=trainer, source=source, max_iterations=60))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    counted_bytes = trainer.kept_bytes(source.schema, 1) + trainer.state(source.schema).size_bytes(num_rows)
+    assert peak_bytes <= counted_bytes <= 2 * peak_bytes
 
 
 def test_a_job_goes_on_from_its_checkpoint_with_another_number_of_tasks(tmp_path):

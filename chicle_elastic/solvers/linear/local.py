@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.views import Array, ask_for, let_go
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
 from chicle_elastic.solvers.linear.agreement import ticks_of
-from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
+from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES, values_of_row
 from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, Notes, build_tables
@@ -22,6 +22,7 @@ from chicle_elastic.solvers.local_chunk import MOST_CACHED_VALUES, LocalChunk
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
+MADE_OF_ROWS = "rows", "upper", "targets", "ticks", "signs", "counted"
 
 
 class LocalPart:
@@ -42,6 +43,19 @@ class LocalPart:
         own = vars(self)
         for name in names:
             own.pop(name, None)
+
+    def ask_for(self) -> None:
+        """Let the system read rows in files while others are worked on."""
+        if self.tables.are_in_files:
+            for block in self.tables.keep_alive:
+                ask_for(block.rows)
+
+    def let_go(self) -> None:
+        """Forget what was made of rows in files, and let the system take their pages first when it needs memory."""
+        if self.tables.are_in_files:
+            self.forget(*MADE_OF_ROWS)
+            for block in self.tables.keep_alive:
+                let_go(block.rows)
 
     @cached_property
     def rows(self) -> NewtonRows:
@@ -159,7 +173,7 @@ class LocalData(LocalPart):
         """Forget what was made of the chunks."""
         for chunk_id in (*removed, *added):
             self._notes.pop(chunk_id, None)
-        self.forget("tables", "rows", "upper", "targets", "ticks", "signs", "counted", "dual_sums")
+        self.forget("tables", "dual_sums", *MADE_OF_ROWS)
         self._parts = {}
         self._are_rows_checked = False
 
@@ -181,7 +195,8 @@ class LocalData(LocalPart):
     def parts(self, most: int) -> Sequence[LocalPart]:
         """Cut all rows into parts of whole chunks, one at least per useful thread, `most` at most; they are kept."""
         tables = self.tables
-        most = min(max(self.useful_threads, -(-tables.num_values // MOST_BLOCK_VALUES)), most)
+        values = tables.num_values + tables.num_rows * values_of_row(0, are_in_files=tables.are_in_files)
+        most = min(max(self.useful_threads, -(-values // MOST_BLOCK_VALUES)), most)
         cuts = tables.even_cuts(most) if most > 1 else []
         if len(cuts) <= 2:
             return [self]
@@ -222,13 +237,37 @@ class LocalData(LocalPart):
                 self.tables.require_finite(np.concatenate(norms))
             self._are_rows_checked = num_visited == self.tables.num_rows
 
-    def check_all_rows(self, parts: Sequence[LocalPart] | None = None) -> None:
-        """Look at all rows, where no pass finds their norms, by threads over `parts`; a DataError names one that has a
-        NaN or an infinity.
+    def check_all_rows(self) -> None:
+        """Look at all rows, where no pass finds their norms; a DataError names one that has a NaN or an infinity."""
+        self.pass_over([self], lambda number: None, lambda found: None, must_check=True)
+
+    def pass_over(
+        self,
+        parts: Sequence[LocalPart],
+        run: Callable[[int], _Result],
+        take: Callable[[_Result], object],
+        stop: StopFlag | None = None,
+        *,
+        must_check: bool = False,
+    ) -> None:
+        """As `each_part` with the numbers of these parts of all rows. Of rows in files, the next ones are asked for
+        while a thread works. A DataError names a row that has a NaN or an infinity, if no pass has looked and it must.
         """
-        if not self._are_rows_checked:
-            self.run_parts(LocalPart.require_finite, parts or [self])
-            self._are_rows_checked = True
+        must_check = must_check and not self._are_rows_checked
+
+        def run_part(number: int) -> _Result:
+            part = parts[number]
+            if number + self.num_threads < len(parts):
+                parts[number + self.num_threads].ask_for()
+            try:
+                if must_check:
+                    part.require_finite()
+                return run(number)
+            finally:
+                part.let_go()
+
+        self.each_part(run_part, range(len(parts)), take, stop)
+        self._are_rows_checked |= must_check
 
     @property
     def useful_threads(self) -> int:

@@ -13,7 +13,8 @@ Rows x features of the data, the loss and the number of tasks decide between the
 * hinge: with several tasks Newton's method where all columns fit. Where they do not, the tasks descend along
   coordinates, and if that crawls one task solves for the undecided rows of all (`working_set`), or all tasks by
   conjugate gradients where these rows are too many.
-* A task that is alone descends along coordinates and takes local Newton steps in turns (`race`).
+* A task that is alone descends along coordinates and takes local Newton steps in turns (`race`). Where its rows stay in
+  files these steps would need too much memory per row, so it goes the way of several tasks.
 """
 
 import math
@@ -32,6 +33,9 @@ MOST_COLUMNS = 2048  # columns, the intercept included, up to which the block ha
 MOST_BLOCK_VALUES = 1 << 22
 """Values that are sent, copied or kept beside the rows at most, all outputs together: 32 MiB. With more rows x columns
 a pass that is made again costs less than one that looks at several steps at once."""
+PASS_VECTORS = 32
+"""Values per row that a pass of one output has at once, at most, which count as rows in files do not: a part of these
+and its values are as large as a part in memory."""
 MOST_ROWS = MOST_BLOCK_VALUES // 4  # rows for each of which a number is sent at most, several times
 FEW_VALUES = MOST_BLOCK_VALUES // 2  # values that are sent together with their columns at most
 CHEAP_PRODUCTS = 1 << 28  # multiplications that the second derivatives of all rows may take in any case
@@ -72,35 +76,42 @@ def choose(
     """Choose the method of a job with so many tasks. A free intercept ties duals together, which needs Newton's."""
     D, n, limit = schema.num_features + 1, schema.num_rows, most_block_columns(num_outputs)
     is_hinge, is_narrow = loss is Loss.HINGE, limit >= D
+    is_alone = num_tasks == 1 and not schema.are_rows_in_files
+    tasks = "rows in files" if schema.are_rows_in_files else f"{num_tasks} tasks"
     where = f"{D} columns and {num_outputs} output{'s' if num_outputs > 1 else ''}"
     if algorithm != "auto":
         return Choice(Method.NEWTON if algorithm == "newton" else Method.COORDINATES, f"algorithm={algorithm!r}")
-    if num_tasks > 1 and (is_hinge or loss.has_kinks) and n * D <= FEW_VALUES:
-        return Choice(Method.WORKING_SET, f"{num_tasks} tasks, and rows that all fit into a message")
+    if not is_alone and (is_hinge or loss.has_kinks) and n * D <= FEW_VALUES:
+        return Choice(Method.WORKING_SET, f"{tasks}, and rows that all fit into a message")
     if is_hinge:
-        if num_tasks == 1:
+        if is_alone:
             return Choice(Method.COORDINATES, "the hinge on one task")
         if is_narrow:
-            return Choice(Method.NEWTON, f"{num_tasks} tasks, and second derivatives of {where} fit into a message")
-        too_wide = f"{num_tasks} tasks, the hinge, and second derivatives of {where} do not fit into a message"
+            return Choice(Method.NEWTON, f"{tasks}, and second derivatives of {where} fit into a message")
+        too_wide = f"{tasks}, the hinge, and second derivatives of {where} do not fit into a message"
         if n <= MOST_ROWS:
             return Choice(Method.WORKING_SET, too_wide)
-        return Choice(Method.NEWTON, f"{num_tasks} tasks, the hinge, and {n} rows")
-    if num_tasks == 1 and loss.has_kinks and n * D <= MOST_CACHED_VALUES:
+        return Choice(Method.NEWTON, f"{tasks}, the hinge, and {n} rows")
+    if is_alone and loss.has_kinks and n * D <= MOST_CACHED_VALUES:
         return Choice(Method.COORDINATES, "one task with little data")
     if is_narrow:
         return Choice(Method.NEWTON, f"a smooth loss, and second derivatives of {where} fit into a message")
     if has_free_intercept:
         return Choice(Method.NEWTON, "a smooth loss with an intercept that is not penalised")
-    if num_tasks > 1:
+    if not is_alone:
         method = Method.WORKING_SET if loss.has_kinks and n <= MOST_ROWS else Method.NEWTON
-        return Choice(method, f"a smooth loss on {num_tasks} tasks")
+        return Choice(method, f"a smooth loss on {tasks}")
     return Choice(Method.COORDINATES, f"one task and {where}, too many for second derivatives")
 
 
 def most_block_columns(num_outputs: int) -> int:
     """Columns that a block of each output may have."""
     return min(MOST_COLUMNS, math.isqrt(2 * MOST_BLOCK_VALUES // num_outputs))
+
+
+def values_of_row(num_values: int, *, are_in_files: bool) -> int:
+    """Return what counts of a row where large data is cut into parts of `MOST_BLOCK_VALUES`."""
+    return num_values + (PASS_VECTORS if are_in_files else 0)
 
 
 def is_narrow(schema: DataSchema, num_outputs: int = 1) -> bool:

@@ -1,6 +1,5 @@
 """The local part of a linear classifier: passes of the chosen method, and what a certificate needs."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -8,8 +7,6 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
-from chicle_elastic.solvers.linear.local import LocalPart
-from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
@@ -90,39 +87,48 @@ class LinearSolver(NewtonSolver):
         if not NewtonState.is_of(progress) or not self.chunks:
             return self._evaluate(model, has_losses=True)
         state, known = NewtonState.look(progress), self._rebuilt
-        if known is None:
-            self._settle(state, model.reshape(-1, state.D))
-        update = self._evaluate(model, has_losses=known is not None or not state.has_newton_duals, known=known)
+        update = self._evaluate(
+            model,
+            has_losses=known is not None or not state.has_newton_duals,
+            known=known,
+            settles=state if known is None else None,
+        )
         self._rebuilt = update.delta.copy()
         return update
 
-    def _settle(self, state: NewtonState, w: Array) -> None:
-        """Write the duals that are certified together with the model, w of shape (num_outputs, D)."""
-
-        def write(part: tuple[LocalPart, NewtonPasses]) -> None:
-            local, passes = part
+    def _settle(self, state: NewtonState, number: int, w: Array) -> None:
+        """Write the duals of a part that are certified together with the model, w of shape (num_outputs, D)."""
+        local = self._parts[number]
+        with self.passes(number, len(w)) as passes:
             for k, output in enumerate(state.outputs):
                 if not output.keeps_duals:
                     slopes = passes.duals(output, k, w[k], local.duals(k))[1]
                     local.write_duals(k, local.upper * local.signs[k] * slopes)
 
-        self.local.run_parts(write, self.parts(state))
-        self.local.forget("dual_sums")
-
-    def _evaluate(self, model: Array, *, has_losses: bool, known: Array | None = None) -> Update:
-        """Evaluate; `known` is the w of the duals, if these are as they were."""
+    def _evaluate(
+        self, model: Array, *, has_losses: bool, known: Array | None = None, settles: NewtonState | None = None
+    ) -> Update:
+        """Evaluate; `known` is the w of the duals, if these are as they were. A Newton run `settles` them first."""
         self._coordinates.visit_all()  # rows that were left out wrongly must not keep a gap open for ever
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         local, is_known = self.local, known is not None
         w = model.reshape(local.tables.num_outputs, -1)
-        certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses, is_known=is_known)
+        rebuilt, sums = np.zeros_like(w), np.zeros((len(w), 2))
         # Each part has a w of its own, which costs less than its rows.
         most = max(local.useful_threads, local.tables.num_values // (8 * w.size))
-        (rebuilt, sums), *others = local.run_parts(certify, local.parts(most))
-        for more, more_sums in others:  # in place: with a million features a fresh array costs as much as many rows
-            rebuilt += more
-            sums += more_sums
+        parts = local.parts(most) if settles is None else self.parts(settles)
+
+        def certify(number: int) -> tuple[Array, Array]:
+            if settles is not None:
+                self._settle(settles, number, w)
+            return parts[number].certify(local.loss, w, has_losses=has_losses, is_known=is_known)
+
+        def add(found: tuple[Array, Array]) -> None:  # in place: with a million features an array costs as many rows
+            for total, more in zip((rebuilt, sums), found, strict=True):
+                total += more
+
+        local.pass_over(parts, certify, add)
         if known is None:
             local.dual_sums = sums[:, 1].copy()
         else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.rows import as_floats
-from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.chunks.views import Array, CsrRows, lie_in_file
 from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
@@ -63,6 +63,11 @@ class LocalTables:
         self.lengths = np.array([len(block.targets) for block in keep_alive], dtype=np.int64)
         self.num_outputs, self.num_rows = keep_alive[0].state.shape[1], int(self.lengths.sum())
         self.num_values = sum(num_values(block) for block in keep_alive)  # stored ones of features
+
+    @cached_property
+    def are_in_files(self) -> bool:
+        """Whether rows stay in their files, because memory has no room for them."""
+        return any(lie_in_file(block.rows) for block in self.keep_alive)
 
     @cached_property
     def rows(self) -> "RowTable":

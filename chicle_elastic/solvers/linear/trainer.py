@@ -116,6 +116,19 @@ class LinearTrainer(CertifiedTrainer):
 
         return LinearSolver(ctx, self)
 
+    def kept_bytes(self, schema: DataSchema, num_tasks: int) -> int:
+        """Return what passes of Newton's method keep, or coordinate descent and the Newton steps of a task alone."""
+        of_passes = CertifiedTrainer.kept_bytes(self, schema, num_tasks)
+        if self._choice(schema, num_tasks).method is Method.NEWTON:
+            return of_passes
+        from chicle_elastic.solvers.linear.wide.finish import bytes_of_steps
+
+        has_steps = self.algorithm != "cocoa" and num_tasks == 1 and not schema.are_rows_in_files
+        outputs = self.num_outputs(schema)
+        # |x|^2, whether duals are left out, C_i, and signs; orders of buckets are next to nothing.
+        of_descent = schema.num_rows * (8 + outputs + 8 + 8 * outputs)
+        return max(of_passes, of_descent + has_steps * bytes_of_steps(schema.num_rows, outputs))
+
     def begin(self, schema: DataSchema, model: Array, progress: Any, num_tasks: int) -> Any:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
         state = self.look(progress)

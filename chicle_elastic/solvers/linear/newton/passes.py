@@ -4,13 +4,15 @@ Between passes it remembers, per output, the scores at w and at the end of the d
 product of its rows with a vector and one or two sums over them; with corners also the duals there.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.views import Array, DataSchema
+from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.agreement import is_same
 from chicle_elastic.solvers.linear.losses import RegressionLoss
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
@@ -28,6 +30,9 @@ from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, dual_slopes
 from chicle_elastic.solvers.linear.progress import no_numbers
 from chicle_elastic.solvers.linear.rows import NewtonRows, add_dense
 
+VALUE_BYTES = 8  # of a float64
+WORK_VECTORS = 10  # of values per row that `NewtonPasses.run` has at once beside what is kept; a test counts
+
 
 @dataclass(slots=True)
 class _Point:
@@ -40,6 +45,26 @@ class _Point:
     slopes: Array | None = None
     beside: Array | None = None
     duals: Array | None = None  # with corners, those that the step to w has foretold
+
+
+def forgets(problem: Problem, *, are_in_files: bool) -> bool:
+    """Say whether passes find anew what they know of rows: scores follow from w, and duals are in the chunks."""
+    return are_in_files and (problem.has_duals or not problem.loss.has_theta)
+
+
+def bytes_of_passes(problem: Problem, schema: DataSchema, num_outputs: int, num_threads: int) -> int:
+    """Return what passes over all rows take at most: what `NewtonPasses` keep, and vectors of the rows at work."""
+    loss, n = problem.loss, schema.num_rows
+    of_points = 2 * (len(fields(_Point)) - 1 if loss.has_theta else 2)  # scores and curvatures at two points
+    of_rows = 1 + (loss.full_curvature is not None) + num_outputs * (1 + of_points + loss.has_theta)
+    does_forget = forgets(problem, are_in_files=schema.are_rows_in_files)
+    at_work = n
+    if does_forget or problem.has_duals:  # there are parts
+        values = methods.values_of_row(schema.num_features, are_in_files=schema.are_rows_in_files)
+        at_work = min(n, num_threads * math.ceil(methods.MOST_BLOCK_VALUES / values))
+    if does_forget:
+        return VALUE_BYTES * (n * num_outputs * loss.has_theta + at_work * (of_rows + WORK_VECTORS))
+    return VALUE_BYTES * (n * of_rows + at_work * WORK_VECTORS)
 
 
 class NewtonPasses:
@@ -63,7 +88,7 @@ class NewtonPasses:
         self._offsets = targets if self._loss.is_of_residuals else None
         self._intercept = intercept
         self._points: dict[int, list[_Point]] = {}
-        self._best: dict[int, Array | None] = {}
+        self.best: dict[int, Array | None] = {}  # duals with the largest D so far, where those of the points are not
         full = self._loss.full_curvature
         self._blocks = Blocks(rows, row_ids, row_step, None if full is None else full * upper)
 
@@ -71,7 +96,7 @@ class NewtonPasses:
         """All c_i have become `ratio` times as large, and the next pass is a first one."""
         self._upper = upper
         self._points.clear()
-        self._best.clear()
+        self.best.clear()
         self._blocks.scale(ratio)
 
     def needs_duals(self, output: OutputState) -> bool:
@@ -177,18 +202,21 @@ class NewtonPasses:
             duals -= output.foreseen * loss.by_scale(point.scores, y, output.theta)[2]
         return loss.clipped(duals, y)
 
-    def _best_duals(self, k: int, output: OutputState) -> Array | None:
-        """Recall the duals with the largest D so far, of a loss with corners; None where they are not known."""
+    def _best_duals(self, k: int, output: OutputState, known: Array | None) -> Array | None:
+        """Recall the duals with the largest D so far, of a loss with corners: those of the last pass, which may be
+        `known` from the chunks alone, or older ones; None where they are not known.
+        """
+        if not output.is_best:
+            return self.best.get(k)
         points = self._points.get(k)
-        return points[-1].duals if output.is_best and points else self._best.get(k)
+        return points[-1].duals if points else known
 
     def _evaluate(self, state: NewtonState, k: int, w: Array, found: Evaluation, alpha: Array | None) -> None:
         rows, loss, upper, y, output = self._rows, self._loss, self._upper, self.targets[k], state.outputs[k]
         there, theta, scalars = w + output.direction, output.theta + output.change, found.scalars
         known = None if alpha is None or not alpha.any() else y * dual_slopes(alpha, upper)
         if loss.has_theta:
-            best = self._best_duals(k, output)
-            self._best[k] = known if best is None and output.is_best else best
+            self.best[k] = self._best_duals(k, output, known)
         before = self._point(k, w) if loss.has_theta or len(found.line) else self._known(k, w)
         point = self._known(k, there) or _Point(there, self._scores(k, there))
         self._points[k] = [point] if before is None or before is point else [before, point]
@@ -264,9 +292,10 @@ class NewtonPasses:
             there = scores + self._rows.times(output.shift)
         if loss.has_theta:
             is_known = point.slopes is not None and output.shift.any()
-            best = self._foretold(k, output, point, there) if is_known else self._best_duals(k, output)
-            if best is None and alpha is not None and alpha.any():  # of a task that has rows of another one
-                best = y * dual_slopes(alpha, self._upper)
+            # Those in the chunks are of a task that had the rows before, or of a pass over rows in files.
+            known = None if alpha is None or not alpha.any() else y * dual_slopes(alpha, self._upper)
+            best = self._foretold(k, output, point, there) if is_known else self._best_duals(k, output, known)
+            best = known if best is None else best
             duals = loss.slopes(there, y, output.dual_theta) if best is None else best
         elif self._problem.has_duals and output.shift.any():
             _, slopes, curvatures = loss.at(scores, y, output.theta)

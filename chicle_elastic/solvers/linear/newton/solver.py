@@ -4,7 +4,8 @@ Threads have a run of chunks each, as a task has a part of all rows. Their sums 
 so that the result does not depend on which thread ends first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,12 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Solver, StopFlag, Update
 from chicle_elastic.solvers.linear.l1.problem import L1Problem, accuracy
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.few_rows import solved
-from chicle_elastic.solvers.linear.newton.passes import NewtonPasses, certificate_sums
+from chicle_elastic.solvers.linear.newton.passes import NewtonPasses, certificate_sums, forgets
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.progress import Head
 from chicle_elastic.solvers.linear.tables import Bounds
@@ -36,8 +37,10 @@ class NewtonSolver(Solver):
         bounds = Bounds(float(trainer.C), trainer.class_weights, trainer.code_classes)
         own = {"bounds": bounds, "intercept": float(trainer.intercept_scaling), **local}
         self.local = LocalData(self.chunks, **own)
-        self._parts: list[tuple[LocalPart, NewtonPasses]] = []
-        self._row_step = 0  # that the parts have
+        self._parts: Sequence[LocalPart] = []
+        self._passes: dict[int, NewtonPasses] = {}  # by the number of the part
+        self._best: dict[int, dict[int, Array | None]] = {}  # what alone is kept of passes over rows in files
+        self._row_step = 0  # that the passes have
         self._columns: Columns | None = None
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
@@ -45,6 +48,7 @@ class NewtonSolver(Solver):
         super().attach(added, removed)
         self.local.change([chunk.id for chunk in added], removed)
         self._parts, self._columns = [], None
+        self._passes, self._best = {}, {}
         self.forget()
 
     def forget(self) -> None:
@@ -54,30 +58,66 @@ class NewtonSolver(Solver):
         """Go on with a larger C, inside an iteration: with what is known of second derivatives."""
         ratio = C / self.local.bounds.C
         self.local.raise_bounds(replace(self.local.bounds, C=C))
-        for part, passes in self._parts:
-            passes.raise_bounds(part.upper, ratio)
+        self._best.clear()
+        for number, passes in self._passes.items():
+            passes.raise_bounds(self._parts[number].upper, ratio)
 
-    def parts(self, state: NewtonState) -> list[tuple[LocalPart, NewtonPasses]]:
-        """Return what makes passes over the present chunks.
+    def parts(self, state: NewtonState) -> Sequence[LocalPart]:
+        """Return the parts of the present chunks that passes are made over.
 
         There is one part where chunks have no duals. Else there are no more than leave all of their blocks of second
         derivatives as small as the rows, or small at all: with many outputs or columns, each part would need the memory
-        of another task.
+        of another task. Of rows in files nothing is kept but duals, so parts are small.
         """
         if not self._parts or self._row_step != state.row_step:
             local, K, h = self.local, len(state.outputs), min(state.block_columns, state.D)
             room = max(local.tables.num_values, MOST_BLOCK_VALUES)
             most = max(1, 2 * room // max(K * h * (h + 1), 1)) if self.trainer.problem.has_duals else 1
-            self._parts = [(part, self._passes(part, K, state.row_step)) for part in local.parts(most)]
+            self._parts = local.parts(len(local.chunks) if self._forgets and state.block_columns else most)
+            self._passes, self._best = {}, {}
             self._row_step, self._columns = state.row_step, None
         return self._parts
 
-    def _passes(self, part: LocalPart, num_outputs: int, row_step: int) -> NewtonPasses:
-        problem = self.trainer.problem
-        is_centred = problem.takes_steps and problem.loss.is_parabola and not part.rows.is_sparse
-        dense = [np.asarray(block.rows) for block in part.tables.keep_alive] if is_centred else []
-        rows = part.rows, part.upper, self._targets(part, num_outputs), part.intercept
-        return NewtonPasses(problem, *rows, lambda: part.row_ids, row_step, dense)
+    @property
+    def _forgets(self) -> bool:
+        return forgets(self.trainer.problem, are_in_files=self.local.tables.are_in_files)
+
+    @contextmanager
+    def passes(self, number: int, num_outputs: int) -> Iterator[NewtonPasses]:
+        """Lend what makes passes over a part: what it was, or made of rows in files as long as these are looked at."""
+        passes, problem, part = self._passes.get(number), self.trainer.problem, self._parts[number]
+        if passes is None:
+            is_centred = problem.takes_steps and problem.loss.is_parabola and not part.rows.is_sparse
+            dense = [np.asarray(block.rows) for block in part.tables.keep_alive] if is_centred else []
+            rows = part.rows, part.upper, self._targets(part, num_outputs), part.intercept
+            passes = NewtonPasses(problem, *rows, lambda: part.row_ids, self._row_step, dense)
+            passes.best = self._best.get(number, {})
+        yield passes
+        if self._forgets:
+            self._best[number] = passes.best
+        else:
+            self._passes[number] = passes
+
+    def add_parts(
+        self,
+        run: Callable[[int, Array], None],
+        sums: Array,
+        stop: StopFlag | None = None,
+        *,
+        must_check: bool = False,
+    ) -> None:
+        """Add up to `sums` (OUT) what each part adds to zeros."""
+
+        def run_part(number: int) -> Array:
+            into = np.zeros_like(sums) if number else sums
+            run(number, into)
+            return into
+
+        def add(more: Array) -> None:
+            if more is not sums:
+                np.add(sums, more, out=sums)
+
+        self.local.pass_over(self._parts, run_part, add, stop, must_check=must_check)
 
     def _targets(self, part: LocalPart, num_outputs: int) -> Array:
         """Return real targets, or +1 and -1 for the class of each output and the others, shape (outputs, num_rows); a
@@ -138,24 +178,19 @@ class NewtonSolver(Solver):
         """Add up what the state asks for, over the local rows, to `sums` (OUT, zero but for its head), whose first one
         says that it ended early; a DataError names a row that has a NaN or an infinity.
         """
-        local, w, parts = self.local, model.reshape(-1, state.D), self.parts(state)
+        w, has_duals = model.reshape(-1, state.D), self.trainer.problem.has_duals
+        self.parts(state)
         if state.is_looking:
-            self._look(state, sums)
+            self.add_parts(lambda number, into: self._look(state, number, into), sums)
             return
-        if self.trainer.problem.has_duals:  # else there was a look
-            local.check_all_rows([part for part, _ in parts])
-            local.forget("dual_sums")  # those of a loss with corners are written
+        if has_duals:  # else there was a look
+            self.local.forget("dual_sums")  # those of a loss with corners are written
 
-        def run(k: int) -> Array:
-            into = np.zeros_like(sums) if k else sums
-            self._run_part(state, w, budget, (*parts[k], into), is_first=not k)
-            return into
+        def run(number: int, into: Array) -> None:
+            with self.passes(number, len(w)) as passes:
+                self._run_part(state, w, budget, (self._parts[number], passes, into), is_first=not number)
 
-        def add(more: Array) -> None:
-            if more is not sums:
-                np.add(sums, more, out=sums)
-
-        local.each_part(run, range(len(parts)), add, budget.stop)
+        self.add_parts(run, sums, budget.stop, must_check=has_duals)
 
     def _run_part(
         self,
@@ -175,7 +210,7 @@ class NewtonSolver(Solver):
                 sums[Head.INTERRUPTED] = 1.0
                 break
             if output.phase is NewtonPhase.COLUMNS:
-                own[:] = self._from_columns(state, output, k, w[k], budget)
+                own[:] = self._from_columns(state, output, k, w[k], budget, part=(local, passes))
                 continue
             if output.phase is NewtonPhase.SOLVE:
                 own[:] = solved(state, output, problem, w[k], local.intercept, budget)
@@ -185,9 +220,9 @@ class NewtonSolver(Solver):
             if alpha is not None and problem.loss.has_corners:
                 local.write_duals(k, alpha)
 
-    def _look(self, state: NewtonState, sums: Array) -> None:
-        """Add up how large targets are, and what else the problem asks for first."""
-        [(local, passes)], problem, K = self._parts, self.trainer.problem, len(state.outputs)
+    def _look(self, state: NewtonState, number: int, sums: Array) -> None:
+        """Add up how large targets of a part are, and what else the problem asks for first."""
+        local, problem, K = self._parts[number], self.trainer.problem, len(state.outputs)
         upper, of_columns, squares = local.upper, local.rows.weighted_sum(local.upper), np.zeros(state.D)
         # Values near the largest number may add up to infinity; rows of weight 0 may not have been read.
         if not np.isfinite(of_columns).all() or not upper.all():
@@ -198,15 +233,26 @@ class NewtonSolver(Solver):
             part[:4] = [upper @ values for values in (np.ones_like(y), np.abs(y), y, y * y)]
             if problem.takes_steps:
                 sides = [upper @ (y > 0), upper @ (y < 0)]
-                part[4:] = np.concatenate([sides, of_columns, squares, output.shift, [1.0]])
+                is_first = float(not number)
+                part[4:] = np.concatenate([sides, of_columns, squares, is_first * output.shift, [is_first]])
             elif state.few_rows:
-                part[4:] = passes.lengths(state.few_rows)
+                with self.passes(number, K) as passes:
+                    part[4:] = passes.lengths(state.few_rows)
 
-    def _from_columns(self, state: NewtonState, output: OutputState, k: int, w: Array, budget: Budget) -> Array:
+    def _from_columns(
+        self,
+        state: NewtonState,
+        output: OutputState,
+        k: int,
+        w: Array,
+        budget: Budget,
+        *,
+        part: tuple[LocalPart, NewtonPasses],
+    ) -> Array:
         """Find the direction of the task that has all rows, shape (D,)."""
         from chicle_elastic.solvers.linear.l1.columns import Columns
 
-        [(local, passes)], problem = self._parts, self.trainer.problem
+        (local, passes), problem = part, self.trainer.problem
         assert isinstance(problem, L1Problem)
         if self._columns is None:
             penalty, is_free = problem.penalty_of(state), problem.has_free_intercept
@@ -242,15 +288,23 @@ class NewtonSolver(Solver):
 
         The duals are the slopes at w + shift; with corners those that the last step has foretold.
         """
-        state = NewtonState.look(progress)
-        [(local, passes)], loss, delta = self.parts(state), self.trainer.problem.loss, []
-        upper = local.upper
-        metrics = {"rows": float(len(upper)), "total": float(upper.sum())}
-        for k, (output, w) in enumerate(zip(state.outputs, model.reshape(-1, state.D), strict=True)):
-            scores, duals = passes.duals(output, k, w)
-            metrics |= certificate_sums(loss, k, scores, duals, passes.targets[k], upper, output.theta)
-            delta.append(local.rows.weighted_sum(upper * duals))
-        return Update(delta=np.concatenate(delta), samples=0, weight=1.0, metrics=metrics)
+        state, loss = NewtonState.look(progress), self.trainer.problem.loss
+        w, delta, found = model.reshape(-1, state.D), np.zeros_like(model), dict[int, dict[str, float]]()
+
+        def run(number: int, into: Array) -> None:
+            local, of_rows = self._parts[number], into.reshape(w.shape)
+            upper = local.upper
+            found[number] = metrics = {"rows": float(len(upper)), "total": float(upper.sum())}
+            with self.passes(number, len(w)) as passes:
+                for k, output in enumerate(state.outputs):
+                    scores, duals = passes.duals(output, k, w[k])
+                    metrics |= certificate_sums(loss, k, scores, duals, passes.targets[k], upper, output.theta)
+                    of_rows[k] = local.rows.weighted_sum(upper * duals)
+
+        self.parts(state)
+        self.add_parts(run, delta)
+        sums = {name: sum(found[number][name] for number in range(len(found))) for name in found[0]}
+        return Update(delta=delta, samples=0, weight=1.0, metrics=sums)
 
     def close(self) -> None:
         """End the kernel threads."""

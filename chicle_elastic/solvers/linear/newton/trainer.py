@@ -258,6 +258,10 @@ class MultinomialTrainer(NewtonTrainer):
     def _num_classes(self, schema: DataSchema) -> int:
         return schema.num_classes if self.code_classes is None else max(self.code_classes) + 1
 
+    def kept_bytes(self, schema: DataSchema, num_tasks: int) -> int:
+        """Return what probabilities, their weights, C_i and numbers of rows take."""
+        return schema.num_rows * 8 * (2 * self._num_classes(schema) + 3)
+
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task."""
         from chicle_elastic.solvers.linear.multinomial.solver import MultinomialSolver

@@ -39,8 +39,10 @@ def is_exact(tables: LocalTables) -> bool:
 
 
 def has_steps(tables: LocalTables) -> bool:
-    """Say whether there are Newton steps over such rows: over large dense wide ones they do not come to an end."""
-    return is_exact(tables) or not _is_dense(tables)
+    """Say whether there are Newton steps over such rows: over large dense wide ones they do not come to an end, and
+    beside rows in files there is no memory for what they keep of each.
+    """
+    return not tables.are_in_files and (is_exact(tables) or not _is_dense(tables))
 
 
 def _is_dense(tables: LocalTables) -> bool:
