@@ -20,10 +20,11 @@ few or noisy ones only what is obvious.
 Changes. A median over all of the window follows a change of speed only after half of it. So where the last reports of a
 task all differ from the median of those before them by `confidence` deviations, in the same direction, they alone
 count, unless that is what a burst looks like here. Say that m reports are the last ones and that b of the n before them
-differ as much. If speeds did not change, reports could stand in any order, and the chance that those that differ end it
-is C(b + m, m) / C(n + m, m). It may be 1 / C(32, 2) at most: two reports do after thirty quiet ones, three after
-thirteen, and a task that was held up before for b iterations has to be slow for longer than that. b is that of the task
-that was held up most: what happens to one node may happen to each.
+differ as much as the least of these, but for noise of `confidence` deviations. If speeds did not change, reports could
+stand in any order, and the chance that those that differ end it is C(b + m, m) / C(n + m, m). It may be 1 / C(32, 2) at
+most: two reports do after thirty quiet ones, three after thirteen, and a task that was held up as much before for b
+iterations has to be slow for longer than that. b is that of the task that was held up most: what happens to one node
+may happen to each. A small hiccup hides no large change.
 
 T_k is predicted from the present n_k, so chunks that have just moved are in it, and old reports stay useful.
 
@@ -147,17 +148,19 @@ class Rebalance(Policy):
             for node, sample_s in seen.items()
         }
         for sign in (1, -1):  # slower, faster
-            limits = {node: sign * seconds * least**sign for node, seconds in usual_s.items()}
-            if all(sign * seen[node][-1] <= limit or sign * seen[node][-2] <= limit for node, limit in limits.items()):
+            factors = {
+                node: [(seconds / usual_s[node]) ** sign for seconds in sample_s] for node, sample_s in seen.items()
+            }
+            if all(min(of[-2:]) <= least for of in factors.values()):
                 continue  # one report is never enough
             known, last = {}, {}
-            for node, sample_s in seen.items():
-                marks = "".join("x" if sign * seconds > limits[node] else "." for seconds in sample_s)
-                before = marks.rstrip("x")
-                last[node] = len(marks) - len(before)
-                known[node] = before.rpartition("x" * (half + 1))[2]  # so many in a row were a speed of their own
-            most = max(before.count("x") for before in known.values())
-            for node, length in last.items():
+            for node, of in factors.items():
+                before = "".join("x" if factor > least else "." for factor in of).rstrip("x")
+                own = len(before.rpartition("x" * (half + 1))[2])  # so many in a row were a speed of their own
+                known[node], last[node] = of[len(before) - own : len(before)], of[len(before) :]
+            for node, of in last.items():
+                length, as_much = len(of), max(least, min(of, default=0.0) / least)
+                most = max(sum(factor > as_much for factor in before) for before in known.values())
                 chance = math.comb(most + length, length) / math.comb(len(known[node]) + length, length)
                 if chance <= CHANCE:
                     since_s[node] = since_s[node][-length:]

@@ -1,7 +1,8 @@
 """Virtual nodes with speeds: a scheduler, its policies and a clock that only they move.
 
 An iteration takes each node the seconds that its samples cost there, with noise of a seed. So what a policy comes to is
-exact, and 100 iterations take milliseconds.
+exact, and 100 iterations take milliseconds. A decision has its effect at the boundary before which the policy saw the
+reports; of real agents it comes while the next iteration runs, and has it a boundary later.
 """
 
 from collections.abc import Callable, Mapping

@@ -156,6 +156,16 @@ def test_a_change_after_bursts_is_seen_as_soon_as_it_lasts_longer():
     assert nodes.run(1).num_decisions == 1
 
 
+@pytest.mark.parametrize(("hiccup", "num_reports"), [(1.3, 2), (1.5, 3)])
+def test_a_small_hiccup_hides_no_large_change(hiccup: float, num_reports: int):
+    """One iteration that took 1.3x as long is no burst like a change to 1.5x; one that took 1.5x is."""
+    nodes = speeds(1.0, 1.0).run(15)
+    for cost_s, num_iterations in ((hiccup, 1), (1.0, 20), (1.5, num_reports - 1)):
+        nodes.costs_s["n1"] = cost_s
+        assert nodes.run(num_iterations).num_decisions == 0
+    assert nodes.run(1).num_decisions == 1
+
+
 def test_what_holds_up_all_tasks_alike_moves_nothing():
     """Bursts of five iterations of all nodes at once."""
     nodes = speeds(1.0, 1.0, 1.0, 1.0, noise=0.02).run(20)
