@@ -127,6 +127,12 @@ def parser() -> argparse.ArgumentParser:
         "--interface", metavar="NAME", help="network interface, e.g. eth0, whose address it listens on and advertises"
     )
     group.add_argument(
+        "--bulk-interface",
+        metavar="NAME",
+        help="network interface of this host, or one of its addresses, by which chunks, models and sums go; default: "
+        "as all else",
+    )
+    group.add_argument(
         "--port-range",
         type=port_range,
         default=PortRange(),
@@ -393,6 +399,7 @@ def _address_options(arguments: argparse.Namespace) -> AddressOptions:
         host=arguments.host,
         advertise=arguments.advertise or local,
         interface=arguments.interface,
+        bulk=arguments.bulk_interface,
         ports=arguments.port_range,
     )
 

@@ -3,6 +3,7 @@
 bind         the address that its listeners take: one of this host, or "0.0.0.0" or "::" for all of them
 advertise    the address that other nodes are told; that of a port forwarding, say, need not be one of this host
 ports        the ports that listeners may take
+bulk         the own address for chunks, models and sums, where another network than that of control carries them
 """
 
 import array
@@ -11,7 +12,7 @@ import ipaddress
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chicle_elastic.transports.addresses import PortRange, format_listen, format_tcp, parse_tcp
@@ -29,6 +30,12 @@ class NodeAddress:
     bind: str  # number of IPv4 or IPv6
     advertise: str  # number of IPv4 or IPv6
     ports: PortRange = field(default=PortRange())
+    bulk: str = ""  # number of IPv4 or IPv6; "" for the same network
+
+    @property
+    def for_bulk(self) -> "NodeAddress":
+        """Say where chunks, models and sums go."""
+        return replace(self, bind=self.bulk, advertise=self.bulk) if self.bulk else self
 
     def to_listen(self) -> str:
         """For `addresses.listen_tcp`."""

@@ -72,6 +72,7 @@ class Job:
         min_ms: Shortest time of an iteration.
         endpoint: Of the store, as nodes write it; by default the address of the host `STORE`, which is started.
         patience_s: The quorum timeout.
+        more: Further options of every node.
 
     Attributes:
         lab: The lab.
@@ -81,9 +82,16 @@ class Job:
     """
 
     def __init__(
-        self, lab: Lab, *, work: str = "count", min_ms: float = 20.0, endpoint: str = "", patience_s: float = 600.0
+        self,
+        lab: Lab,
+        *,
+        work: str = "count",
+        min_ms: float = 20.0,
+        endpoint: str = "",
+        patience_s: float = 600.0,
+        more: Sequence[str] = (),
     ) -> None:
-        self.lab, self.work = lab, work
+        self.lab, self.work, self._more = lab, work, more
         self.log = lab.folder.parent / "log"
         self.log.mkdir()
         self.nodes: list[Node] = []
@@ -117,7 +125,7 @@ class Job:
         return [
             *("--nnodes", f"1:{MAX_NODES}", "--name", name, "--max-restarts", str(MAX_RESTARTS)),
             *("--rdzv-endpoint", self.endpoint, "--secret-file", str(self._secret_file)),
-            *("--log-dir", str(self.log), "--grace", str(GRACE_S), "--patience", str(self._patience_s)),
+            *("--log-dir", str(self.log), "--grace", str(GRACE_S), "--patience", str(self._patience_s), *self._more),
             *("--module", "tests.harness.chaos_app", "--out", str(self.log)),
             *("--end-file", str(self._end_file), "--work", self.work, "--min-ms", str(self._min_ms)),
         ]

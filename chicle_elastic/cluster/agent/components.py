@@ -167,7 +167,7 @@ def build_components(
         resources=context.resources,
         formation=GroupFormation(
             node=node,
-            address=context.address,
+            address=context.address.for_bulk,
             run_id=context.run_id,
             secret=context.secret,
             patience_s=options.patience_s,

@@ -65,8 +65,8 @@ class Node:
         self._transports = TransportSelector(
             context.secret,
             name=self._node,
-            tcp_address=context.address.to_listen(),
-            advertise=context.address.advertise,
+            tcp_address=context.address.for_bulk.to_listen(),
+            advertise=context.address.for_bulk.advertise,
             rdma=Settings.from_environment().rdma,
             tls=context.bulk_tls,
             tell=lambda peer, reason: loop.soon(lambda: event_file.write("transport", peer=peer, reason=reason)),

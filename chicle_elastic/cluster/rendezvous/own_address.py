@@ -28,6 +28,7 @@ class AddressOptions:
     host: str | None = None  # address to listen on, or "0.0.0.0" or "::" for all
     advertise: str | None = None
     interface: str | None = None
+    bulk: str | None = None  # an interface, or an address of this host
     ports: PortRange = field(default=PortRange())
 
     def __post_init__(self) -> None:
@@ -61,28 +62,40 @@ def choose_address(options: AddressOptions, *, endpoint: str, listens: str | Non
         bind = given_bind or (advertise if is_own_address(advertise) else "::" if ":" in advertise else "0.0.0.0")
     if is_all_hosts(advertise):
         raise UsageError(f"{advertise} is no address that other nodes can connect to; give --advertise ADDRESS")
-    if is_loopback(advertise) and _is_elsewhere(listens):
-        raise UsageError(_refusal(advertise, endpoint, listens))
+    bulk = "" if options.bulk is None else _bulk_address(options.bulk, like=advertise)
+    for told in (advertise, bulk):
+        if told and is_loopback(told) and _is_elsewhere(listens):
+            raise UsageError(_refusal(told, endpoint, listens))
     if ":" in advertise and ":" not in bind:
         raise UsageError(
             f"--host {bind} is an address of IPv4 and --advertise {advertise} one of IPv6; give two of one kind, or "
             "--host :: for both"
         )
-    return NodeAddress(bind=bind, advertise=advertise, ports=options.ports)
+    return NodeAddress(bind=bind, advertise=advertise, ports=options.ports, bulk=bulk)
 
 
-def interface_address(name: str, *, like: str = "0.0.0.0") -> str:
+def _bulk_address(wanted: str, *, like: str) -> str:
+    option = "--bulk-interface"
+    if wanted in {name for _, name in socket.if_nameindex()}:
+        return interface_address(wanted, like=like, option=option)
+    address = _number(wanted, option)
+    if is_all_hosts(address) or not is_own_address(address):
+        raise UsageError(f"{option} {wanted} is neither an interface nor an address of this host, which has {_own()}")
+    return address
+
+
+def interface_address(name: str, *, like: str = "0.0.0.0", option: str = "--interface") -> str:
     """The first address of a network interface, of the same kind as another address if it has one of that. Raises
     UsageError when there is no such interface, or it has no address."""
     if name not in {interface for _, interface in socket.if_nameindex()}:
         names = ", ".join(interface for _, interface in socket.if_nameindex())
-        raise UsageError(f"--interface {name}: this host has no such interface; it has {names}")
+        raise UsageError(f"{option} {name}: this host has no such interface; it has {names}")
     if is_loopback(like) and name == "lo":
         return like
     found = [entry.address for entry in interface_addresses() if entry.interface == name]
     found.sort(key=lambda address: (":" in address) != (":" in like))
     if not found:
-        raise UsageError(f"--interface {name} has no address that other hosts reach; look at `ip address show {name}`")
+        raise UsageError(f"{option} {name} has no address that other hosts reach; look at `ip address show {name}`")
     return found[0]
 
 
@@ -102,14 +115,17 @@ def _is_elsewhere(listens: str | None) -> bool:
     return listens is not None and not is_loopback(listens)
 
 
+def _own() -> str:
+    return ", ".join(f"{entry.interface} {entry.address}" for entry in interface_addresses()) or "none"
+
+
 def _refusal(address: str, endpoint: str, listens: str | None) -> str:
-    own = ", ".join(f"{entry.interface} {entry.address}" for entry in interface_addresses()) or "none"
     host, _ = parse_endpoint(endpoint)
     return (
         f"this node would tell the others to reach it at {address}, which only this host does, and the rendezvous "
         f"store {endpoint} serves other hosts, too (it listens on {listens}); give --interface NAME or --advertise "
-        f"ADDRESS (addresses here: {own}), or the store's address instead of {host} in --rdzv-endpoint. For a job on "
-        "this host alone, let the store listen on 127.0.0.1"
+        f"ADDRESS (addresses here: {_own()}), or the store's address instead of {host} in --rdzv-endpoint. For a job "
+        "on this host alone, let the store listen on 127.0.0.1"
     )
 
 

@@ -52,7 +52,7 @@ OPTIONS: dict[str, dict[str, object]] = {
         "address": AddressOptions(host="0.0.0.0", advertise="10.0.0.7", ports=PortRange(29410, 29449))
     },
     "--local-addr 10.0.0.8": {"address": AddressOptions(advertise="10.0.0.8")},  # torchrun's name of --advertise
-    "--interface eth1": {"address": AddressOptions(interface="eth1")},
+    "--interface eth1 --bulk-interface ib0": {"address": AddressOptions(interface="eth1", bulk="ib0")},
     "--checkpoint folder": SAVED,  # once a minute
     "--checkpoint folder --resume": {**SAVED, "wants_resume": True},
     "--checkpoint folder --checkpoint-every 100": {

@@ -139,14 +139,26 @@ assert chosen("127.0.0.1:29400", "10.77.1.1") == ("10.77.1.1", "10.77.1.1")
 # Interfaces, by name, of the kind that the store's address has.
 assert chosen("127.0.0.1:29400", None, interface="data0") == ("10.77.1.1", "10.77.1.1")
 assert chosen("[fd77::1]:29400", None, interface="data0") == ("fd77::1", "fd77::1")
-try:
-    chosen("127.0.0.1:29400", None, interface="bare0")
-except UsageError as error:
-    assert "--interface bare0 has no address" in str(error)
-else:
-    raise AssertionError("an interface without an address")
+for option, name in {"interface": "--interface", "bulk": "--bulk-interface"}.items():
+    try:
+        chosen("127.0.0.1:29400", None, **{option: "bare0"})
+    except UsageError as error:
+        assert f"{name} bare0 has no address" in str(error)
+    else:
+        raise AssertionError("an interface without an address")
 import subprocess
 subprocess.run(["ip", "address", "add", "10.78.1.1/24", "dev", "bare0"], check=True)
+# Another network for chunks and sums, by its interface or its address.
+for bulk in ("bare0", "10.78.1.1"):
+    address = choose_address(AddressOptions(bulk=bulk), endpoint="10.77.1.1:29400", listens="::")
+    assert (address.advertise, address.for_bulk.bind, address.for_bulk.advertise) == ("10.77.1.1", *["10.78.1.1"] * 2)
+for bulk in ("lo", "10.78.1.9", "0.0.0.0"):
+    try:
+        choose_address(AddressOptions(bulk=bulk), endpoint="10.77.1.1:29400", listens="::")
+    except UsageError as error:
+        assert "--bulk-interface" in str(error), error
+    else:
+        raise AssertionError(f"{bulk} reaches no other host")
 try:
     chosen("127.0.0.1:29400", "::")
 except UsageError as error:
