@@ -172,7 +172,8 @@ def be_alone(rank: int, port: int, iteration_s: float, iterations: int, sender: 
     task.attach([info.id for info in infos], [])
     group = ProcessGroup(round=1, rank=rank, size=NUM_TASKS)
     network = GroupNetwork.of(bind="127.0.0.1", advertise="127.0.0.1", key="00" * 32)
-    group.connect(("127.0.0.1", port), prefix="overhead/", network=network)
+    group.begin(("127.0.0.1", port), prefix="overhead/", network=network)
+    group.connect()
     round_context = RoundContext(job, task, training, group, members, has_caller=False, elapsed_s=clock.now)
     stop, times = StopFlag(), []
     for iteration in range(1, iterations + 1):

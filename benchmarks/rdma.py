@@ -81,7 +81,7 @@ from benchmarks.rdma import MODEL_VALUES, connected_group
 group = connected_group(1, int(sys.argv[1]), sys.argv[2])
 buffer = np.zeros(MODEL_VALUES)
 for _ in range(int(sys.argv[3])):
-    group.broadcast(buffer, root=0)
+    group.broadcast(buffer, root=0, to=[1])
     group.all_reduce(np.zeros(1))
     group.all_reduce(buffer)
 group.close()
@@ -92,7 +92,8 @@ def connected_group(rank: int, port: int, device: str) -> ProcessGroup:
     """A group of two, by TCP where `device` is ""; its sockets use the wire between the devices as well."""
     group = ProcessGroup(round=1, rank=rank, size=2)
     network = GroupNetwork.of(bind=HOSTS[rank], advertise=HOSTS[rank], key="ab" * 32, rdma=device)
-    group.connect(("127.0.0.1", port), prefix="model/", network=network, timeout_s=TIMEOUT_S)
+    group.begin(("127.0.0.1", port), prefix="model/", network=network, timeout_s=TIMEOUT_S)
+    group.connect()
     return group
 
 
@@ -106,7 +107,7 @@ def model_speeds(is_rdma: bool, num_times: int) -> tuple[list[float], list[float
         group, buffer = connected_group(0, port, devices[0]), np.ones(MODEL_VALUES)
         for _ in range(num_times):
             begin = time.perf_counter()
-            group.broadcast(buffer, root=0)
+            group.broadcast(buffer, root=0, to=[1])
             group.all_reduce(np.zeros(1))  # the other one has it
             broadcasts.append(mib / (time.perf_counter() - begin))
             begin = time.perf_counter()

@@ -55,12 +55,14 @@ class Members:
 
     Attributes:
         staying: Nodes that are or should be members: neither on their way out nor still arriving.
+        lasting: Nodes that stay, when those that arrive have arrived, and those that depart have left.
         leaving: Nodes under notice, on their way out.
         eligible: Members of the current round that stay.
         joiners: Those of them that have not got their share of chunks yet.
     """
 
     staying = Group(lambda member: not (member.is_leaving or member.is_arriving))
+    lasting = Group(lambda member: not (member.is_leaving or member.is_departing))
     leaving = Group(lambda member: member.is_leaving)
     preparing = Group(lambda member: member.is_arriving or member.is_departing)
     eligible = Group(lambda member: member.in_round and not member.is_leaving)

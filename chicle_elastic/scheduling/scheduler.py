@@ -141,6 +141,12 @@ class Scheduler:
         return frozenset(chunk for _, chunk in self._precopies.held)
 
     @property
+    def members_ahead(self) -> tuple[NodeId, ...]:
+        """Members that the next round is likely to have, while an iteration runs and nodes are on their way in or out;
+        else none."""
+        return self._members.lasting if self.state is State.RUNNING and self._members.preparing else ()
+
+    @property
     def pause_reason(self) -> str | None:
         """Why the job is paused, with the figures; None when it is not."""
         return self._pause_reason if self.state is State.PAUSED else None

@@ -7,7 +7,6 @@ agents, log and launcher are those of every other job.
 """
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,7 +23,6 @@ from chicle_elastic.runtime.cluster_task.control_client import ControlClient
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
 from chicle_elastic.runtime.cluster_task.task import signals_ignored
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
-from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.store.arena import SLOT_ALIGNMENT
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
@@ -264,8 +262,7 @@ class ClusterSeat(Seat):
         own = own._replace(merged=order.merged_by(own.merged, version))
         is_late = False
         try:
-            network = GroupNetwork.of(**dataclasses.asdict(order.network))
-            group.connect((order.host, order.port), prefix=order.prefix, network=network)
+            group.connect()
             newest, holders = _gather_standings(group, own)
             if (order.merged and not newest.has_begun) or (newest.round == RESTORED and order.merged > order.began):
                 newest, holders = self._restart(order, group)

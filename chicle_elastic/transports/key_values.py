@@ -42,14 +42,6 @@ _ANSWERED = {Kind.ANSWER: MAX_ANSWER_BYTES, Kind.REFUSED: wire.REASON_BYTES}
 _log = logging.getLogger(__name__)
 
 
-class Put(msgspec.Struct, tag=True, array_like=True):
-    """Write a value; returns nothing."""
-
-    key: str
-    value: bytes
-    answer: ClassVar[Any] = None
-
-
 class Swap(msgspec.Struct, tag=True, array_like=True):
     """Write a value in place of the expected one; an empty one is expected of an absent key. Returns what the key holds
     now, or what was expected where it holds nothing."""
@@ -76,6 +68,13 @@ class Take(msgspec.Struct, tag=True, array_like=True):
     answer: ClassVar[Any] = list[bytes] | None
 
 
+class Put(Take, tag=True, array_like=True):
+    """Write a value, then wait as `Take` does: one round trip for both."""
+
+    key: str
+    value: bytes
+
+
 class Names(msgspec.Struct, tag=True, array_like=True):
     """Returns all keys."""
 
@@ -89,7 +88,7 @@ class Drop(msgspec.Struct, tag=True, array_like=True):
     answer: ClassVar[Any] = bool
 
 
-Operation: TypeAlias = Put | Swap | Count | Take | Names | Drop
+Operation: TypeAlias = Swap | Count | Take | Put | Names | Drop
 
 
 class KeyValueServer:
@@ -183,6 +182,10 @@ class KeyValueServer:
         self._hang_up(caller)
 
     def _do(self, caller: "_Caller", asked: Operation) -> None:
+        if isinstance(asked, Put):
+            with self.lock:
+                self.values[asked.key] = asked.value
+            self._wrote(asked.key)
         if isinstance(asked, Take):
             caller.asked, caller.end_s = asked, time.monotonic() + asked.wait_s
             for key in asked.keys:
@@ -194,12 +197,16 @@ class KeyValueServer:
             answer, written = _applied(self.values, asked)
         caller.answer(answer)
         if written is not None:
-            for other in tuple(self._waiting.get(written, ())):
-                if other.asked is not None and self._has(other.asked.keys):
-                    try:
-                        self._answer_take(other)
-                    except ProtocolError as error:  # no fault of who has written
-                        self._refuse(other, error)
+            self._wrote(written)
+
+    def _wrote(self, key: str) -> None:
+        """Answer those that have waited for this key only."""
+        for other in tuple(self._waiting.get(key, ())):
+            if other.asked is not None and self._has(other.asked.keys):
+                try:
+                    self._answer_take(other)
+                except ProtocolError as error:  # no fault of who has written
+                    self._refuse(other, error)
 
     def _has(self, keys: Sequence[str]) -> bool:
         with self.lock:
@@ -281,9 +288,6 @@ class _Caller:
 def _applied(values: dict[str, bytes], asked: Operation) -> tuple[Any, str | None]:
     """Apply an operation that waits for nothing; returns its answer, and the key that it has written."""
     match asked:
-        case Put():
-            values[asked.key] = asked.value
-            return None, asked.key
         case Swap():
             if values.get(asked.key, b"") == asked.expected:
                 values[asked.key] = asked.value
@@ -326,7 +330,7 @@ class KeyValueClient(Closing):
     def set(self, key: str, value: str | bytes) -> None:
         """Write a value. Raises PeerLostError when the store does not answer (whether it has executed the operation is
         not known), ProtocolError when what answers is no store. All operations do so."""
-        self._ask(Put(key, _as_bytes(value)))
+        self.trade(key, value, ())
 
     def get(self, key: str, *, wait_s: float = 0.0) -> bytes | None:
         """The value of a key, once it is there; None when it is not there in time."""
@@ -336,6 +340,11 @@ class KeyValueClient(Closing):
     def get_all(self, keys: Sequence[str], *, wait_s: float = 0.0) -> list[bytes] | None:
         """The values of all keys, once they are there; None when one of them is not there in time."""
         found: list[bytes] | None = self._ask(Take(list(keys), wait_s), wait_s)
+        return found
+
+    def trade(self, key: str, value: str | bytes, keys: Sequence[str], *, wait_s: float = 0.0) -> list[bytes] | None:
+        """Write a value, then return those of `keys` as `get_all` does; in one round trip."""
+        found: list[bytes] | None = self._ask(Put(list(keys), wait_s, key, _as_bytes(value)), wait_s)
         return found
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:

@@ -34,7 +34,8 @@ def store() -> Iterator[tuple[str, int]]:
 def connected(store: tuple[str, int], rank: int, size: int) -> ProcessGroup:
     """A member of a group."""
     group = ProcessGroup(round=1, rank=rank, size=size)
-    group.connect(store, prefix="test", network=NETWORK)
+    group.begin(store, prefix="test", network=NETWORK)
+    group.connect()
     return group
 
 

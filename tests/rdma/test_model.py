@@ -52,7 +52,8 @@ class Members:
             )
             network = GroupNetwork.of(bind="127.0.0.1", advertise="127.0.0.1", key="ab" * 32, rdma=devices[rank])
             try:
-                group.connect(self._store, prefix=f"{id(self)}/{self._num_rounds}/", network=network)
+                group.begin(self._store, prefix=f"{id(self)}/{self._num_rounds}/", network=network)
+                group.connect()
                 results[rank] = body(group)
             except Exception as error:
                 results[rank] = error
@@ -98,7 +99,7 @@ def sums(group: ProcessGroup) -> list[bytes]:
         group.all_reduce(buffer)
         results.append(buffer.tobytes())
     model = rng.normal(size=300_001)
-    group.broadcast(model, root=group.size - 1)
+    group.broadcast(model, root=group.size - 1, to=range(group.size))
     return [*results, model.tobytes()]
 
 

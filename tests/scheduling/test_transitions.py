@@ -42,11 +42,13 @@ def test_a_joiner_gets_the_rows_of_its_share_while_the_others_iterate():
     assert [order.target for order in orders] == [C] * 4
     assert kinds(result(stage)) == ["StartIteration"]
     assert stage.scheduler.round == 1
+    assert stage.scheduler.members_ahead == (A, B, C)
     assert stage.scheduler.chunks_ahead == {order.chunk for order in orders}
     assert ended(stage, orders) == []
     ordered = result(stage)
     assert stage.scheduler.chunks_ahead == frozenset(), "they were taken, and are nothing but copies now"
     assert [effect.members for effect in only(ordered, effects.FormRound)] == [(A, B, C)]
+    assert stage.scheduler.members_ahead == ()
     assert pairs(only(ordered, COPY)) == pairs(orders)
     assert stage.counts() == {"a": 4, "b": 4, "c": 4}
 

@@ -76,14 +76,12 @@ def test_a_client_that_is_dropped_in_a_cycle_closes_its_socket(server: tuple[Key
 
 
 def test_many_wait_for_the_keys_of_all(connect: Connect) -> None:
-    """Each writes one and waits for the others, as the members of a round do."""
+    """Each writes one and waits for the others with one question, as the members of a round do."""
     count = 20
     keys = [str(number) for number in range(count)]
 
     def member(number: int) -> list[bytes] | None:
-        client = connect()
-        client.set(str(number), str(number))
-        return client.get_all(keys, wait_s=timeout_s(20))
+        return connect().trade(str(number), str(number), keys, wait_s=timeout_s(20))
 
     with ThreadPoolExecutor(count) as pool:
         found = list(pool.map(member, range(count)))

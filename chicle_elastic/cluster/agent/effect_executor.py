@@ -26,7 +26,6 @@ from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.worker_lanes import Lane
-from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
 from chicle_elastic.cluster.transfer.protocol import Order
 from chicle_elastic.errors import ChicleError, ContractError
@@ -47,6 +46,7 @@ ROUNDS_PER_TERM = 1_000_000
 A leader that is cut off may still call a round in the term before, and the others, who have lost it, call one of the
 same number for other members. By the number, the tasks of the one never read keys of the other.
 """
+NOBODY: tuple[int, tuple[NodeId, ...]] = (0, ())
 FAILURE = "a task failed: "
 """How the reason of `StopRequested` begins when code of the user raised; its traceback follows."""
 
@@ -105,6 +105,8 @@ class EffectExecutor:
         self._events, self._formation = event_file, formation
         self._term = 0
         self._number = 0
+        self._connecting = NOBODY
+        self._ahead: tuple[NodeId, ...] = ()
         self._met_round = 0
         self._is_return = False
         self._model_of_group: int | None = None
@@ -138,6 +140,7 @@ class EffectExecutor:
         """A new incarnation folds the log from its beginning."""
         self.policy_events.lose(f"{self.node}, where it was made, was declared dead")
         self._met_round = self._offer_told = 0
+        self._connecting = NOBODY
         self._is_return = True
         self._pace.forget()
         self._moved.forget()
@@ -213,6 +216,7 @@ class EffectExecutor:
     def start_iteration(self, effect: effects.StartIteration) -> None:
         """Tell the task of a member to iterate, or that the group of this round is broken."""
         log = self._log.snapshot()
+        self._connect_ahead(effect.round)
         if self.node not in log.members:
             return
         hit("iteration.before_start", round=effect.round, iteration=effect.iteration)
@@ -397,6 +401,7 @@ class EffectExecutor:
     def task_died(self) -> None:
         """The task is gone; what it was in cannot end."""
         self._pace.forget()
+        self._connecting = NOBODY
         self._break(self._log.scheduler.round, f"the task of {self.node} died")
 
     @property
@@ -444,6 +449,7 @@ class EffectExecutor:
 
     def _meet(self, effect: effects.FormRound) -> None:
         """Take part in the rendezvous. It waits for no node: that all members are there, the log says."""
+        self._connect_task(self._number, effect.round, effect.members)
         number, incarnation = self._number, self._log.snapshot().incarnation
 
         def then(future: "Future[None]") -> None:
@@ -471,6 +477,23 @@ class EffectExecutor:
             self._is_round_said = True
             self._log.append(events.RoundFormed(round=round, members=members))
 
+    def _connect_ahead(self, round: int) -> None:
+        """Have the task connect to the members that the next round is likely to have, while the tasks compute; once
+        they are the same as an iteration ago, so that the tasks do not connect anew for each of many nodes."""
+        scheduler = self._log.scheduler
+        before, self._ahead = self._ahead, scheduler.members_ahead
+        if before == self._ahead and self.node in self._ahead and scheduler.round == round:
+            self._connect_task(self._term * ROUNDS_PER_TERM + round + 1, round + 1, self._ahead)
+
+    def _connect_task(self, number: int, round: int, members: tuple[NodeId, ...]) -> bool:
+        """Have the task connect to the members of a round, unless it was told so; returns whether it was told."""
+        store = self._host.round_store(members[0])
+        if store is not None and self._connecting != (number, members):
+            self._connecting = number, members
+            self._events.write("connect", round=round, members=members)
+            self._host.tell_task(self._formation.order(number, round, members, store))
+        return self._connecting == (number, members)
+
     def _enter_round(self, event: events.RoundFormed) -> None:
         log, scheduler = self._log.snapshot(), self._log.scheduler
         if log.members != event.members or scheduler.round != event.round or self.node not in event.members:
@@ -478,22 +501,16 @@ class EffectExecutor:
         hit("round.formed", round=event.round)
         self.transitions.formed(event.round, event.members)
         has_losses = log.loss_round is not None or self._ledger.num_missing > 0
-        endpoint = self._host.round_store(event.members[0])
-        if endpoint is None:  # the link is cut: the next round comes when the agents have a new one, or one is lost
+        if not self._connect_task(self._number, event.round, event.members):
+            # The link is cut: the next round comes when the agents have a new one, or one is lost.
             self._break(event.round, f"{self.node} has no link to {event.members[0]}, which serves the round's store")
             return
-        host, port = parse_endpoint(endpoint)
         node_chunks = self._ledger.node_chunks  # of later than this event: a member may be gone again
         capacities = {node: held.capacity_bytes for node, held in node_chunks.items()}
         self._host.tell_task(
             control.Round(
                 round=event.round,
-                rank=event.members.index(self.node),
                 members=event.members,
-                host=host,
-                port=port,
-                prefix=self._formation.prefix(self._number),
-                network=self._formation.network(self._number),
                 has_losses=has_losses,
                 merged=self._ledger.merged,
                 merged_round=self._ledger.merged_round,

@@ -7,12 +7,13 @@ timeout (`--patience`) counts meanwhile.
 """
 
 import logging
+import zlib
 from collections.abc import Callable, Sequence
 
 from chicle_elastic.cluster.net.peers import Peer
-from chicle_elastic.cluster.rendezvous.store import round_prefix
+from chicle_elastic.cluster.rendezvous.store import parse_endpoint, round_prefix
 from chicle_elastic.ids import NodeId
-from chicle_elastic.runtime.control.messages import RoundNetwork
+from chicle_elastic.runtime.control.messages import Connect, RoundNetwork
 from chicle_elastic.transports.addresses import parse_tcp
 from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
@@ -50,21 +51,27 @@ class GroupFormation:
         self._num_failures = 0
         self._rdma = rdma
 
-    def prefix(self, number: int) -> str:
-        """Of the keys of a group in the store of the round, given the number of its rendezvous."""
-        return f"{round_prefix(self._run_id, number)}group/"
+    def order(self, number: int, round: int, members: tuple[NodeId, ...], store: str) -> Connect:
+        """Have the task of this node connect to the members of a round. Others may have been foreseen as members of it:
+        keys in the store and the secret are those of these members.
 
-    def network(self, number: int) -> RoundNetwork:
-        """How the task connects; the key is that of this round only."""
+        Args:
+            number: Of its rendezvous.
+            store: Endpoint of the store of the round.
+        """
+        host, port = parse_endpoint(store)
+        prefix = f"{round_prefix(self._run_id, number)}group/{zlib.crc32(' '.join(members).encode())}"
         address = self._address
-        return RoundNetwork(
+        network = RoundNetwork(
             bind=address.bind,
             advertise=address.advertise,
             first_port=address.ports.first,
             last_port=address.ports.last,
-            key=self._secret.derive(self.prefix(number)).hex(),
+            key=self._secret.derive(prefix).hex(),
             rdma=self._rdma,
         )
+        rank = members.index(self._node)
+        return Connect(round=round, rank=rank, members=members, host=host, port=port, prefix=prefix, network=network)
 
     def called(self, members: Sequence[NodeId]) -> None:
         """A round of these members is to be formed: other members may be able to connect."""

@@ -1,9 +1,9 @@
 """How a task that is behind gets the newest model: a joiner, or a survivor that missed the last merge.
 
 Every member of a new group tells its position: (last merged iteration, last certificate, version of the model). The
-farthest member, of several the one of lowest rank, then broadcasts its model, the certificate's rebuilt model, the
-trainer's progress, the latest records, and all missing records as text (`history_text`); members at the same position
-take part and ignore them. When all positions are equal no member sends anything.
+farthest member, of several the one of lowest rank, then sends those that are behind its model, the certificate's
+rebuilt model, the trainer's progress, the latest records, and all missing records as text (`history_text`). Members at
+the same position wait for nothing.
 """
 
 import json
@@ -60,12 +60,14 @@ def gather(group: ProcessGroup, own: TaskPosition) -> list[TaskPosition]:
 
 def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPosition], elapsed_s: float) -> float:
     """Bring all members to the position of the farthest. All members call it. Raises PeerLostError when a member was
-    lost; the training is as before. Returns seconds since the start of the job, as the farthest member has it."""
+    lost; the training is as before. Returns seconds since the start of the job, as a member has it that is not behind.
+    """
     progresses = [position.progress for position in positions]
     newest = max(progresses)
-    if min(progresses) == newest:
-        return elapsed_s
     root = progresses.index(newest)
+    behind = [rank for rank, progress in enumerate(progresses) if progress != newest]
+    if not behind or group.rank not in (root, *behind):
+        return elapsed_s
     # A member that missed a certificate has another record of that iteration, so that record is sent again.
     first = max(1, min(place[0] for place in progresses if place != newest))
     size = len(training.model)
@@ -82,19 +84,19 @@ def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPo
         head = json.dumps(describe(training, _latest(training, first), elapsed_s)).encode()
         text = training.history_text.text(first)
         lengths[:] = len(head), len(text), len(vectors)
-    group.broadcast(lengths, root=root)
+    group.broadcast(lengths, root=root, to=behind)
     both = np.zeros(int(lengths[:2].sum()), dtype=np.uint8)
     if group.rank == root:
         both[:] = np.frombuffer(head + text, dtype=np.uint8)
     else:
         vectors = np.zeros(int(lengths[2]))
-    group.broadcast(vectors, root=root)
-    group.broadcast(both, root=root)
+    group.broadcast(vectors, root=root, to=behind)
+    group.broadcast(both, root=root, to=behind)
     head, text = both[: int(lengths[0])].tobytes(), both[int(lengths[0]) :].tobytes()
     data = json.loads(head)
-    if progresses[group.rank] != newest:
-        behind = size * num_models
-        adopt(training, first, vectors[:size], vectors[behind - size : behind], vectors[behind:], data)
+    if group.rank != root:
+        end = size * num_models
+        adopt(training, first, vectors[:size], vectors[end - size : end], vectors[end:], data)
         training.history_text.take(text)
     return float(data["elapsed_s"])
 

@@ -6,6 +6,7 @@ of the channel ends the process, whatever it is doing: without its agent a task 
 """
 
 import contextlib
+import dataclasses
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
 from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.control.channel import Channel
 from chicle_elastic.runtime.control.messages import AgentMessage, TaskMessage
@@ -68,6 +70,7 @@ class ControlClient:
         self._arenas: dict[int, Arena] = {}
         self._precopied: dict[tuple[int, int], layout.RowsInPlace] = {}
         self._group: ProcessGroup | None = None
+        self._next: ProcessGroup | None = None  # of a round that is foreseen or called
         self._rdma_failures: set[str] = set()
         self._has_vote = False
         self._is_closing = False
@@ -136,6 +139,8 @@ class ControlClient:
         self._channel.close()
         if self._loader is not None:
             self._loader.close()
+        if self._next is not None:
+            self._next.close()
         self._precopied.clear()
         for arena in self._arenas.values():
             arena.close()
@@ -176,17 +181,24 @@ class ControlClient:
                     self._parse_precopied(placement)
             case control.Load():
                 self._loader.order(message, self._arenas.get(message.arena))
-            case control.Round():
-                if self._group is not None:
-                    self._group.break_()  # the old group is obsolete, and the main thread may still wait in it
-                self._has_vote = False
-                self._group = ProcessGroup(
+            case control.Connect():
+                if self._next is not None:
+                    self._next.close()  # another node has come, or one was lost, before all had met
+                self._next = ProcessGroup(
                     round=message.round,
                     rank=message.rank,
                     size=len(message.members),
                     names=message.members,
                     rdma_failures=self._rdma_failures,
                 )
+                network = GroupNetwork.of(**dataclasses.asdict(message.network))
+                self._next.begin((message.host, message.port), prefix=message.prefix, network=network)
+            case control.Round():
+                if self._group is not None:
+                    self._group.break_()  # the old group is obsolete, and the main thread may still wait in it
+                self._has_vote = False
+                assert self._next is not None, "a round that was not called"
+                self._group, self._next = self._next, None
                 self.inbox.put((message, self._group))
             case control.Iterate():
                 self.stop.clear()

@@ -63,7 +63,6 @@ from chicle_elastic.runtime.cluster_task.round import RoundContext
 from chicle_elastic.runtime.cluster_task.warmup import warm_up
 from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer, choose_backend, device_of_updates
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
-from chicle_elastic.runtime.collectives.socket_group import GroupNetwork
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import DEFAULT_POLICIES, Job, Outcome
@@ -247,7 +246,6 @@ class ClusterTask:
         self._leave_round()
         training = self._training
         self._restore_checkpoint(order.began)
-        store = order.host, order.port
         own = TaskPosition(
             merged=order.merged_by(self._merged, self._version),
             last_certificate=training.last_certificate,
@@ -257,7 +255,7 @@ class ClusterTask:
             version=self._version,
         )
         try:
-            group.connect(store, prefix=order.prefix, network=GroupNetwork.of(**dataclasses.asdict(order.network)))
+            group.connect()
             positions = gather(group, own)
             elapsed_s = catch_up(group, training, positions, self._elapsed_s())
             backend = choose_backend([position.device for position in positions])
@@ -265,9 +263,7 @@ class ClusterTask:
                 name = "NCCL" if backend.is_by_nccl else "the hosts"
                 logger.info("round %d: updates are summed by %s: %s", order.round, name, backend.reason)
             if backend.is_by_nccl:
-                self._may_use_nccl = group.connect_devices(
-                    store, prefix=order.prefix, device=self._device, num_values=len(training.model)
-                )
+                self._may_use_nccl = group.connect_devices(device=self._device, num_values=len(training.model))
         except PeerLostError as error:
             group.close()
             self._control.report(control.GroupBroke(round=order.round, reason=str(error)))

@@ -2,8 +2,10 @@
 
 Theory of operation. Every round has a group of its own, on keys that no other round has. A group lives like this:
 
-    ProcessGroup()  in the control thread, when the round is announced: from now on it can be broken
-    connect()       in the main thread: find the others through the round store, connect to each of them
+    ProcessGroup()  in the control thread, when the round is foreseen or called: it can be broken from now on
+    begin()         in the control thread: begin to find the others through the round store and to connect to each of
+                    them, which takes five round trips, while iterations run, the agents meet and chunks move
+    connect()       in the main thread, when the members have met: wait until all are connected
                     connect_devices(), where all have agreed on it: the same between their CUDA devices
     all_reduce() .. in the main thread, one at a time
     break_()        in any thread, at any time: all waiting in the group ends with PeerLostError
@@ -65,7 +67,7 @@ class ProcessGroup:
         self._lock = threading.Lock()
         self._is_broken = False
         self._settled = threading.Event()  # connected, failed to connect, or broken meanwhile
-        self._network: GroupNetwork | None = None
+        self._begun: tuple[Address, str, GroupNetwork] | None = None
         self._store: KeyValueClient | None = None  # the connection on which a thread of this group waits, to wake it
         self._sockets: SocketGroup | None = None
         self._nccl_allreduce: NcclAllReduce | None = None
@@ -88,18 +90,24 @@ class ProcessGroup:
             return "nccl"
         return "" if self._sockets is None else self._sockets.way
 
-    def connect(
+    def begin(
         self, store: Address, *, prefix: str, network: GroupNetwork, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
-        """Connect to all other members, who do the same. Raises PeerLostError when a member did not connect, the store
-        is gone, or the group was broken meanwhile."""
+        """Begin to connect to all other members, who do the same."""
+        self._begun = store, prefix, network
+        if self.size > 1:
+            threading.Thread(
+                target=self._connect, args=(store, prefix, network, timeout_s), name="chicle-group-connect", daemon=True
+            ).start()
+
+    def connect(self) -> None:
+        """Wait until all members are connected, after `begin`. Raises PeerLostError when a member did not connect, the
+        store is gone, or the group was broken meanwhile."""
         self._require_whole()
-        self._network = network
         if self.size == 1:
             return
-        threading.Thread(
-            target=self._connect, args=(store, prefix, network, timeout_s), name="chicle-group-connect", daemon=True
-        ).start()
+        assert self._begun is not None
+        network = self._begun[2]
         self._settled.wait()
         if self._error is not None:
             self._is_broken = True
@@ -109,9 +117,7 @@ class ProcessGroup:
 
     def connect_devices(
         self,
-        store: Address,
         *,
-        prefix: str,
         device: Any,
         num_values: int,
         make_group: Callable[[Any, int, int], Any] = nccl_group,
@@ -126,9 +132,10 @@ class ProcessGroup:
             make_group: Makes a raw process group from (store, rank, size); called in another thread.
         """
         self._require_whole()
-        assert self._network is not None
+        assert self._begun is not None
+        store, prefix, network = self._begun
         client = self._open_store(store, timeout_s)
-        signed = torch_store(SignedStore(client, f"{prefix}/devices", self._network.secret))
+        signed = torch_store(SignedStore(client, f"{prefix}/devices", network.secret))
         sums, reason = NcclAllReduce.connect(
             lambda: make_group(signed, self.rank, self.size),
             device=device,
@@ -177,14 +184,14 @@ class ProcessGroup:
         """
         self._do("an all-reduce", lambda group: group.all_reduce(buffer))
 
-    def broadcast(self, buffer: Array, *, root: int) -> None:
-        """Replace `buffer` by that of the member `root`, in place. Raises PeerLostError when a member was lost, or the
-        group was broken; the content of `buffer` is undefined.
+    def broadcast(self, buffer: Array, *, root: int, to: Sequence[int]) -> None:
+        """Replace `buffer` of the members `to` by that of the member `root`, in place; no other member calls it. Raises
+        PeerLostError when a member was lost, or the group was broken; the content of `buffer` is undefined.
 
         Args:
             buffer: ndarray of shape (n,), float64, float32 or uint8, C-contiguous; the same for every member.
         """
-        self._do("a broadcast", lambda group: group.broadcast(buffer, root=root))
+        self._do("a broadcast", lambda group: group.broadcast(buffer, root=root, to=to))
 
     def exchange(
         self, outgoing: Mapping[int, Sequence[memoryview]], incoming: Mapping[int, Sequence[memoryview]]

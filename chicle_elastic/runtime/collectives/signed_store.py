@@ -22,15 +22,25 @@ class SignedStore:
 
     def set(self, key: str, value: str | bytes) -> None:
         """Sign and write a value."""
-        content = value.encode() if isinstance(value, str) else bytes(value)
-        full = f"{self._prefix}/{key}"
-        self._store.set(full, self._secret.sign(full, content.hex()))
+        self.trade(key, value, ())
 
     def get_all(self, keys: Sequence[str], *, wait_s: float = 0.0) -> list[bytes] | None:
         """Wait for values and verify them; None when one of them is not there in time. Raises SecretError when a value
         was not signed with the secret of the round."""
-        names = [f"{self._prefix}/{key}" for key in keys]
-        values = self._store.get_all(names, wait_s=wait_s)
+        names = self._names(keys)
+        return self._verified(names, self._store.get_all(names, wait_s=wait_s))
+
+    def trade(self, key: str, value: str | bytes, keys: Sequence[str], *, wait_s: float = 0.0) -> list[bytes] | None:
+        """Sign and write a value, then do as `get_all`; in one round trip."""
+        content = value.encode() if isinstance(value, str) else bytes(value)
+        (full,), names = self._names([key]), self._names(keys)
+        signed = self._secret.sign(full, content.hex())
+        return self._verified(names, self._store.trade(full, signed, names, wait_s=wait_s))
+
+    def _names(self, keys: Sequence[str]) -> list[str]:
+        return [f"{self._prefix}/{key}" for key in keys]
+
+    def _verified(self, names: Sequence[str], values: Sequence[bytes] | None) -> list[bytes] | None:
         if values is None:
             return None
         return [bytes.fromhex(self._secret.verify(name, value)) for name, value in zip(names, values, strict=True)]

@@ -7,13 +7,14 @@ anything else is said (`transports.handshake`). Then, with parts of a buffer num
 
     all-reduce     each member sends part p to member p, which adds all up, by rank, and sends the sum to all others
     of few values  each member sends its buffer to all others, and adds up what it receives, by rank
-    broadcast      the root sends part p to member p, which sends it to all others
+    broadcast      the root sends part p to receiver p, which sends it to all others; few values it sends to all itself
 
 Each byte of a large buffer travels twice whatever the number of members, as in a ring, but in two steps; a small one
-takes one step. All members get the same bits. A member sends and receives large buffers at the same time, as the kernel
-has room and bytes, so no order of arrival can deadlock. A member may be one small sum ahead of another one, never two:
-each sum needs the buffers of all. So at most two are in transfer to a member, which fit into the buffers of its socket,
-and it may send before it receives. A waiting thread wakes when its connections are shut down, or a member is gone.
+takes one step, and so does a broadcast to one receiver. All members get the same bits. A member sends and receives
+large buffers at the same time, as the kernel has room and bytes, so no order of arrival can deadlock. A member may be
+one small sum ahead of another one, never two: each sum needs the buffers of all. So at most two are in transfer to a
+member, which fit into the buffers of its socket, and it may send before it receives. A waiting thread wakes when its
+connections are shut down, or a member is gone.
 
 Silence. A task may compute for hours, and the kernel of its host acknowledges meanwhile: segments, and keep-alive
 probes where none are sent. A member that waits looks once a second; a connection on which nothing was acknowledged for
@@ -146,8 +147,8 @@ class SocketGroup:
                 gives_away=True,
                 proof_timeout_s=timeout_s,
             ) as listener:
-                store.set(str(rank), network.address.to_tell(listener.address))
-                told = store.get_all([str(other) for other in range(rank)], wait_s=timeout_s)
+                own_address = network.address.to_tell(listener.address)
+                told = store.trade(str(rank), own_address, [str(other) for other in range(rank)], wait_s=timeout_s)
                 if told is None:
                     raise PeerLostError(f"not all of the {rank} lower ranks told their address within {timeout_s:g} s")
 
@@ -233,7 +234,7 @@ class SocketGroup:
         if buffer.nbytes <= SMALL_BYTES:
             self._add_up_small(buffer)
             return
-        parts = self._parts(len(buffer))
+        parts = _parts(len(buffer), self._size)
         own = buffer[parts[self.rank]]
         rows = self._rows_of(own)
         self.exchange(
@@ -249,18 +250,24 @@ class SocketGroup:
             {other: [_bytes(buffer[parts[other]])] for other in self.peers},
         )
 
-    def broadcast(self, buffer: Array, *, root: int) -> None:
-        """Replace `buffer` by that of the member `root`, in place. Raises OSError as `all_reduce` does."""
-        parts = [_bytes(buffer[part]) for part in self._parts(len(buffer))]
-        own = parts[self.rank]
+    def broadcast(self, buffer: Array, *, root: int, to: Sequence[int]) -> None:
+        """Replace `buffer` of the members `to` by that of the member `root`, in place; no other member calls it, or has
+        to wait for it. Raises OSError as `all_reduce` does.
+
+        Args:
+            to: Ranks, the same for all of them, with or without `root`.
+        """
+        to = [rank for rank in to if rank != root]
+        is_small = buffer.nbytes <= SMALL_BYTES
+        pieces = [slice(None)] * len(to) if is_small else _parts(len(buffer), len(to))
+        parts = {rank: [_bytes(buffer[piece])] for rank, piece in zip(to, pieces, strict=True)}
         if root == self.rank:
-            self.exchange({other: [parts[other]] for other in self.peers}, {})
-            self.exchange({other: [own] for other in self.peers}, {})
-        else:
-            self.exchange({}, {root: [own]})
-            self.exchange(
-                {other: [own] for other in self.peers if other != root}, {other: [parts[other]] for other in self.peers}
-            )
+            self.exchange(parts, {})
+            return
+        own = parts.pop(self.rank)
+        self.exchange({}, {root: own})
+        if not is_small:
+            self.exchange(dict.fromkeys(parts, own), parts)
 
     def exchange(
         self, outgoing: Mapping[int, Sequence[memoryview]], incoming: Mapping[int, Sequence[memoryview]]
@@ -355,9 +362,10 @@ class SocketGroup:
             self._rows = np.empty((self._size, len(row)), dtype=row.dtype)
         return self._rows
 
-    def _parts(self, num_values: int) -> list[slice]:
-        bounds = [num_values * rank // self._size for rank in range(self._size + 1)]
-        return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+def _parts(num_values: int, count: int) -> list[slice]:
+    bounds = [num_values * number // count for number in range(count + 1)]
+    return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
 
 
 def _for_all(ranks: Sequence[int], dial: Callable[[int], None]) -> None:

@@ -11,7 +11,8 @@ The task runs the user's code; the agent runs none. They are two processes on on
                                      <-   Load           get a chunk from its source into a reserved slot
     Loaded           or LoadFailed   ->                  (a thread of its own: also while an iteration runs)
                                      <-   Ahead          rows are here of chunks that may come; no answer
-                                     <-   Round          members of the next round: connect to them
+                                     <-   Connect        likely members of the next round: begin to connect
+                                     <-   Round          they have met: the next round begins
     GroupReady       or GroupBroke   ->
                                      <-   Attach         what is local now, and what is not any more
                                      <-   Iterate
@@ -52,7 +53,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 17  # of this list of messages; raised with every change of it
+VERSION = 18  # of this list of messages; raised with every change of it
 
 
 # Values inside of messages.
@@ -281,8 +282,9 @@ class RoundNetwork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """Leave the group of the round before and connect to the members of this one."""
+class Connect:
+    """Begin to connect to the members of a round that is foreseen or called; the connections of the `Connect` before,
+    if its round has not begun, are given up."""
 
     round: int
     rank: int  # position of this node in `members`
@@ -291,6 +293,14 @@ class Round:
     port: int
     prefix: str  # of all keys of this round in the store; no other round has it
     network: RoundNetwork  # how the members connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Leave the group of the round before: the members of this one have met, which the last `Connect` has named."""
+
+    round: int
+    members: tuple[NodeId, ...]  # all of them, by rank
     has_losses: bool  # something was lost or cut off since the last merge: the model is rebuilt from the state first
     merged: int = 0  # as in `Load`
     merged_round: int = 0  # round in which the log has this iteration as merged; 0 for none
@@ -383,6 +393,8 @@ class Exit:
 Answer: TypeAlias = Loaded | LoadFailed | GroupReady | GroupBroke | IterationEnded | IterationBroke
 Word: TypeAlias = UserMessage | Saved | Proposal | PolicyDisabled
 TaskMessage: TypeAlias = Hello | Expect | Declare | Answer | Word | Left | Failed
-Order: TypeAlias = Load | Precopied | Attach | Round | Iterate | Vote | Interrupt | Break | Save | Finish | Exit
+Order: TypeAlias = (
+    Load | Precopied | Attach | Connect | Round | Iterate | Vote | Interrupt | Break | Save | Finish | Exit
+)
 AgentMessage: TypeAlias = Welcome | Arena | Order | Deliver | Transition
 Message: TypeAlias = TaskMessage | AgentMessage

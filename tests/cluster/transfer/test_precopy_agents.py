@@ -64,10 +64,15 @@ def test_a_source_that_leaves_while_its_rows_are_read_loses_no_sample(nodes: Cha
     assert not evidence.lost
 
 
+def events_of(nodes: ChaosNodes, node: ChaosNode, kind: str) -> list[dict]:
+    """What a node has written down."""
+    events = map(json.loads, (nodes.log / f"{node.name}{SUFFIX}").read_text().splitlines())
+    return [event for event in events if event["kind"] == kind]
+
+
 def lines_of(nodes: ChaosNodes, node: ChaosNode) -> list[str]:
     """What the scheduler said for a person, by the event file of a node."""
-    events = map(json.loads, (nodes.log / f"{node.name}{SUFFIX}").read_text().splitlines())
-    return [event["text"] for event in events if event["kind"] == "log"]
+    return [event["text"] for event in events_of(nodes, node, "log")]
 
 
 def test_rows_travel_ahead_of_a_join_and_of_a_leave(nodes: ChaosNodes) -> None:
@@ -82,3 +87,22 @@ def test_rows_travel_ahead_of_a_join_and_of_a_leave(nodes: ChaosNodes) -> None:
     assert not evidence.lost
     ahead = [line for line in lines_of(nodes, members[0]) if line.startswith(f"for {leaver.name}: the rows of")]
     assert len(ahead) == 2, "once when it came, once when it went"
+
+
+def test_tasks_connect_to_a_newcomer_while_its_rows_travel(nodes: ChaosNodes) -> None:
+    """The round before goes on meanwhile, and the next one has these connections: no task is told to connect again."""
+    members = start(nodes, 2)
+    nodes.arm([Fault(name="a", node="n2", step="rows.before_fetch", action="delay", seconds=4.0)])
+    members.append(nodes.start())
+    wait_for_members(nodes, members)
+    end(nodes, members)
+    for node in members:
+        told = [event for event in events_of(nodes, node, "connect") if len(event["members"]) == 3]
+        assert [event["members"] for event in told] == [["n0", "n1", "n2"]]
+        [joined] = [event for event in events_of(nodes, node, "round") if event["round"] == told[0]["round"]]
+        between = [
+            event
+            for event in events_of(nodes, members[0], "iteration")
+            if told[0]["time"] < event["time"] < joined["time"] and event["round"] < joined["round"]
+        ]
+        assert between, "the tasks were told to connect when the round was called"

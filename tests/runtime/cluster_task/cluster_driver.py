@@ -237,24 +237,36 @@ class Driver:
         returned: Collection[Node] = (),
     ) -> None:
         """Tell the members of the next round, and do not wait."""
-        self.round += 1
-        self.members = list(members)
-        for rank, node in enumerate(members):
+        self.call_round(members)
+        for node in members:
             node.say(
                 control.Round(
                     round=self.round,
-                    rank=rank,
                     members=tuple(member.name for member in members),
-                    host="127.0.0.1",
-                    port=self.port,
-                    prefix=f"{self.run}/{self.round}",
-                    network=control.RoundNetwork(bind="127.0.0.1", advertise="127.0.0.1", key="ab" * 32),
                     has_losses=has_losses,
                     merged=merged,
                     merged_round=merged_round,
                     is_return=node in returned,
                     capacity_bytes=(None,) * len(members),
                     chunk_bytes=1,
+                )
+            )
+
+    def call_round(self, members: Sequence[Node]) -> None:
+        """Tell the members of a round that they are to meet."""
+        self.round += 1
+        self.members = list(members)
+        names = tuple(member.name for member in members)
+        for rank, node in enumerate(members):
+            node.say(
+                control.Connect(
+                    round=self.round,
+                    rank=rank,
+                    members=names,
+                    host="127.0.0.1",
+                    port=self.port,
+                    prefix=f"{self.run}/{self.round}",
+                    network=control.RoundNetwork(bind="127.0.0.1", advertise="127.0.0.1", key="ab" * 32),
                 )
             )
 

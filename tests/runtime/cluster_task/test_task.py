@@ -17,6 +17,7 @@ from tests.chunk_slots import bytes_in_slot
 from tests.runtime.cluster_task.cluster_apps import cancer
 from tests.runtime.cluster_task.cluster_driver import Driver
 from tests.runtime.collectives.members import store
+from tests.timeouts import timeout_s
 
 __all__ = ["store"]
 
@@ -97,6 +98,20 @@ def test_survivors_of_a_killed_task_go_on_where_they_were(driver):
     assert_certified(outcomes := driver.finish())
     assert [outcome["pid"] for outcome in outcomes] == [n0.process.pid, n2.process.pid]
     assert n0.addresses == {outcomes[0]["address"]}
+
+
+def test_tasks_connect_before_the_members_of_a_round_have_met(driver, store):
+    """A member of a round that was called was lost, so another one is called; the round before ends with neither."""
+    n0, n1 = driver.begin("count", "n0", "n1")
+    driver.iterate()
+    [n2] = driver.start("count", "n2")
+    n2.signal(signal.SIGSTOP)
+    driver.call_round([n0, n1, n2])
+    told = [f"{driver.run}/{driver.round}/{rank}" for rank in range(2)]
+    assert store.get_all(told, wait_s=timeout_s(30)) is not None
+    n2.signal(signal.SIGKILL)
+    driver.form([n0, n1])
+    assert driver.iterate()[0].reports.keys() == {"n0", "n1"}
 
 
 def test_a_joiner_takes_the_newest_model_and_the_history(driver):

@@ -39,7 +39,8 @@ def make(round=1):
 
 def connect(group, *, host="127.0.0.1", first_port=0, last_port=0, key="ab" * 32, **options):
     network = GroupNetwork.of(bind=host, advertise=host, first_port=first_port, last_port=last_port, key=key)
-    group.connect(store, prefix=f"{sys.argv[4]}/{group.round}", network=network, **options)
+    group.begin(store, prefix=f"{sys.argv[4]}/{group.round}", network=network, **options)
+    group.connect()
 
 def later(function):
     thread = threading.Thread(target=function)
@@ -79,8 +80,7 @@ may_use_nccl = True
 def connect_devices(group, *, num_values=7, make_group=make_gloo, **options):
     global may_use_nccl
     may_use_nccl = group.connect_devices(
-        store, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cpu"), num_values=num_values,
-        make_group=make_group, **options
+        device=torch.device("cpu"), num_values=num_values, make_group=make_group, **options
     )
 
 def add_up(group, value=1.0, num_values=7):

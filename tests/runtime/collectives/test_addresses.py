@@ -41,10 +41,10 @@ for length in (1, 7, 30_001):
     assert (buffer == expected).all(), buffer
     for root in range(size):
         sent = np.arange(length) + 100.0 * rank
-        group.broadcast(sent, root=root)
+        group.broadcast(sent, root=root, to=range(size))
         assert (sent == np.arange(length) + 100.0 * root).all()
 codes = np.full(5, rank, dtype=np.uint8)
-group.broadcast(codes, root=size - 1)
+group.broadcast(codes, root=size - 1, to=range(size))
 assert (codes == size - 1).all()
 """
 

@@ -37,9 +37,7 @@ may_use_nccl = True
 
 def connect_devices(group, card, num_values=100_000):
     global may_use_nccl
-    may_use_nccl = group.connect_devices(
-        store, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cuda", card), num_values=num_values
-    )
+    may_use_nccl = group.connect_devices(device=torch.device("cuda", card), num_values=num_values)
 
 def add_up(group, vector, factor):
     group.device_sums.put(torch.from_numpy(vector).cuda(), factor)

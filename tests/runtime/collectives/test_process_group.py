@@ -29,7 +29,7 @@ expected = sum(np.random.default_rng(other).normal(size=count) for other in rang
 np.testing.assert_allclose(buffer, expected, atol=1e-12)
 say(zlib.crc32(buffer.tobytes()))
 words = np.full(3, rank, dtype=np.uint8)
-group.broadcast(words, root=1)
+group.broadcast(words, root=1, to=range(size))
 say(words.tolist(), group.all_gather(np.array([rank, 0.5])).tolist())
 group.close()
 """
@@ -43,6 +43,24 @@ group.close()
         member.end()
 
 
+@pytest.mark.parametrize(("count", "to"), [(SMALL, [1, 2]), (LARGE, [2])])
+def test_a_broadcast_takes_one_step_for_few_values_and_for_one_receiver(start, count, to):
+    """No receiver waits for another one, and no member that is not addressed takes part."""
+    body = "connect(group)\nhear()\n" + f"buffer = np.full({count}, rank)\nto = {to}\n"
+    get = "if rank == 0 or rank in to:\n    group.broadcast(buffer, root=0, to=to)\n"
+    rest = "say(set(buffer.tolist()), group.all_gather(np.array([rank])).ravel().tolist())\ngroup.close()"
+    members = start(*[body + get + ("say('here')\n" if rank == 2 else "") + rest for rank in range(3)])
+    for member in (members[0], members[2]):
+        member.tell()
+    assert members[2].hear() == "here"
+    members[1].tell()
+    assert [member.hear() for member in members] == [
+        f"{{{0 if rank in to else rank}}} [0.0, 1.0, 2.0]" for rank in range(3)
+    ]
+    for member in members:
+        member.end()
+
+
 def test_a_group_of_one_needs_no_store(start):
     """The last node of a job works on without connections."""
     [member] = start(
@@ -51,7 +69,7 @@ store = "nowhere.invalid", 1
 connect(group)
 buffer = np.ones(3)
 group.all_reduce(buffer)
-group.broadcast(buffer, root=0)
+group.broadcast(buffer, root=0, to=[0])
 say(buffer.tolist(), group.all_gather(np.array([2.0])).tolist())
 group.break_()
 attempt(group.all_reduce, buffer)

@@ -83,7 +83,7 @@ MESSAGES = [
     control.Load(chunk=ChunkId(1), arena=0, slot=3, round=2, merged=6, began=6),
     control.Precopied(chunks=(PLACEMENT,)),
     control.Attach(added=(PLACEMENT,), removed=(ChunkId(4), ChunkId(5))),
-    control.Round(
+    control.Connect(
         round=2,
         rank=0,
         members=(NodeId("n0"),),
@@ -93,6 +93,10 @@ MESSAGES = [
         network=control.RoundNetwork(
             bind="127.0.0.1", advertise="127.0.0.1", first_port=20000, last_port=20009, key="ab" * 32
         ),
+    ),
+    control.Round(
+        round=2,
+        members=(NodeId("n0"),),
         has_losses=True,
         capacity_bytes=(None,),
         chunk_bytes=704,
