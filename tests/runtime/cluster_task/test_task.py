@@ -305,8 +305,9 @@ def test_a_round_that_cannot_be_formed_is_broken_and_the_next_one_counts(driver)
     """A member died between the rendezvous and its connection."""
     n0, n1 = driver.start("count", "n0", "n1")
     driver.share([n0, n1])
-    n1.signal(signal.SIGKILL)
+    n1.signal(signal.SIGSTOP)
     driver.announce_round([n0, n1])
+    n1.signal(signal.SIGKILL)
     n0.say(control.Break(round=1))
     assert n0.expect(control.GroupBroke).round == 1
     driver.form([n0])
