@@ -3,6 +3,7 @@
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,7 @@ from chicle_elastic.solvers.linear.certified import STUCK, largest_ratio
 from estimators.checks import require_finite_model, require_moderate
 from estimators.containers import set_attributes_like
 from estimators.params import LinearParams, parameters
+from estimators.place import source_of
 from estimators.run import end_interrupted, fit_linear, gap_words
 from estimators.watch import CallbackSupportMixin
 
@@ -67,6 +69,7 @@ class LinearEstimator(CallbackSupportMixin, LinearParams, metaclass=ABCMeta):
         require_moderate(self, training.hook_arguments, is_first=True)
         try:
             trainer, beginning = self._begun(training, runtime)
+            training = replace(training, source=source_of(runtime, training.source, trainer))
             outcome = fit_linear(self, runtime, trainer, training, seed, **beginning)
         except DataError:
             training.require_finite(self)  # says it with names of columns

@@ -8,8 +8,10 @@ from chicle_elastic.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from chicle_elastic.chunks.sources import ChunkSource
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
+    from chicle_elastic.solvers.base import Trainer
 
 
 def runtime_of(estimator: Any) -> "Runtime":
@@ -35,6 +37,16 @@ def runtime_of(estimator: Any) -> "Runtime":
 
     # It starts while the data is looked at.
     return shared_cluster(settings.available_cores() if estimator.n_workers == -1 else estimator.n_workers).start()
+
+
+def source_of(runtime: "Runtime", source: "ChunkSource", trainer: "Trainer") -> "ChunkSource":
+    """Return the source that the job will have: this process leaves rows of a folder in their files where memory has
+    no room for them, and the method depends on it. Raises CapacityError when not even that helps."""
+    from chicle_elastic.chunks.folder import ChunkFolder
+    from chicle_elastic.runtime.in_process import InProcess, held_source
+
+    is_here = isinstance(runtime, InProcess) and isinstance(source, ChunkFolder)
+    return held_source(source, trainer, runtime.num_tasks) if is_here else source
 
 
 def policies_of(estimator: Any) -> "Sequence[Policy] | None":

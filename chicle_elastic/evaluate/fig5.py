@@ -16,6 +16,7 @@ from chicle_elastic.policies.rebalance import Rebalance
 
 SLOWDOWN = 1.5
 EACH, UNITS = 1.0, 1.03
+SETTLED = 8  # iterations after which `Rebalance` has moved what there is to move
 
 
 def rows(settings: Settings, notes: list[str]) -> list[Row]:
@@ -23,7 +24,7 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
     found = []
     for problem in problems(settings, notes):
         uni = mixed_gaps(settings, problem, slowdown=SLOWDOWN, policies=(Rebalance(),))
-        found.append(_settled(f"CoCoA, {problem.data.title}", [units for _, units in uni], is_image=False))
+        found += _settled(f"CoCoA, {problem.data.title}", [units for _, units in uni], is_image=False)
         curves = {"uni": [list(zip(range(1, len(run) + 1), accumulate(units), run, strict=True)) for run, units in uni]}
         for count in TASKS:
             unit = micro_units_of_mixed_nodes(count, SLOWDOWN)
@@ -45,7 +46,7 @@ def image_rows(settings: Settings, notes: list[str]) -> list[Row]:
     found = []
     for images in image_sets(settings, notes):
         mixed = fits(settings, images, slowdown=SLOWDOWN)
-        found.append(_settled(f"local SGD, {images.title}", [fit.whole_units() for fit in mixed], is_image=True))
+        found += _settled(f"local SGD, {images.title}", [fit.whole_units() for fit in mixed], is_image=True)
         curves = {"uni": [fit.curve([end / images.epoch_units for end in accumulate(fit.seconds)]) for fit in mixed]}
         for count in TASKS:
             unit = micro_units_of_mixed_nodes(count, SLOWDOWN)
@@ -59,10 +60,12 @@ def image_rows(settings: Settings, notes: list[str]) -> list[Row]:
     return found
 
 
-def _settled(title: str, units: list[list[float]], *, is_image: bool) -> Row:
-    """Return the row with the units of a whole iteration once the split is settled."""
+def _settled(title: str, units: list[list[float]], *, is_image: bool) -> list[Row]:
+    """Return the row with the units of a whole iteration once the split is settled; none where runs end before."""
     ideal = uni_units_of_mixed_nodes(SLOWDOWN)
-    each = [median(of[8:] or of) for of in units]
+    each = [median(of[SETTLED:]) for of in units if len(of) > SETTLED]
+    if not each:
+        return []
     what, bar = f"{title}: units of an iteration after the eighth", Bar(gate=UNITS, at_most=True)
     details = {"units": each, "is_image": is_image}
-    return Row("fig5", what, None, f"{fmean(each):.4f}", f"{ideal:.4g}, ideal", fmean(each) / ideal, bar, details)
+    return [Row("fig5", what, None, f"{fmean(each):.4f}", f"{ideal:.4g}, ideal", fmean(each) / ideal, bar, details)]
