@@ -4,7 +4,7 @@
     better           the number here is on the claim's side of the paper's
     not reproduced   it is not
     not measured     the runs that it needs are not among these
-    not judged       a quick evaluation, which has few rows and one seed
+    not judged       a quick evaluation, which has few rows and one seed; a size, which claims nothing
     no number        of the paper is at hand
 
 The spread is that of the seeds or, where a figure has several settings, of these, as a standard deviation.
@@ -40,6 +40,7 @@ class Claim:
     here: Sequence[float]
     is_less_better: bool = True
     unit: str = ""
+    is_size: bool = False
 
     def verdict(self, *, judged: bool) -> str:
         """Return one of those at the top of the module."""
@@ -47,7 +48,7 @@ class Claim:
             return "not measured"
         if self.there is None:
             return "no number"
-        if not judged:
+        if self.is_size or not judged:
             return "not judged"
         mean = fmean(self.here)
         error = stdev(self.here) / math.sqrt(len(self.here)) if len(self.here) > 1 else 0.0
@@ -78,9 +79,7 @@ def claims_of(settings: Settings, rows: Sequence[Row]) -> list[Claim]:
             there = next((count for name, count in MILLION_ROWS.items() if name in row.what), None)
             here = [row.details["num_rows"] / 1e6]
             what = f"rows of {row.what}"
-            found.append(
-                Claim(figure="table 1", what=what, there=there, here=here, is_less_better=False, unit=" million")
-            )
+            found.append(Claim(figure="table 1", what=what, there=there, here=here, unit=" million", is_size=True))
     for problem in problems(settings, []) if any(row.part == "fig1" for row in rows) else ():
         what = f"CoCoA, {problem.data.title}: more iterations with 32 tasks than with 16, to {problem.gaps[0]:g}"
         growth = _growth(settings, problem)
