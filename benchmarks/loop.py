@@ -303,7 +303,7 @@ def average(
                 total = total + loop._sum.fill(num / sum(num_samples), is_first=loop is loops[0])
             for loop in loops:
                 loop._sum.buffer[:] = total
-                loop._sum.commit(loop._state.velocity, loop._outer_step())
+                loop._sum.commit(loop._outer_step())
             num_bytes += loops[0]._sum.buffer.nbytes
             position = plan.after(position, num_nodes)
         with torch.no_grad():

@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import JobFailedError, PeerLostError, UsageError
 from chicle_elastic.settings import Settings
-from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.torch.batches import Batch, samples_of
 from chicle_elastic.torch.checks import check_methods, digest_of, inner_module
 from chicle_elastic.torch.schedule import Call, Plan, Position, Row, failed_of, mismatch_of
@@ -118,7 +118,8 @@ class Loop:
             is_shuffled=shuffle,
         )
         is_local = local_steps > 1
-        self._state = TrainingState(self._model, optimizer, scheduler, scaler, is_alike=not is_local)
+        scales = scaler or torch.amp.GradScaler(enabled=False)
+        self._state = TrainingState(self._model, optimizer, scheduler, scales, is_alike=not is_local)
         self._options = [
             *(type(scheduler).__name__, scheduler_every, type(scaler).__name__, max_grad_norm, reduction),
             *(rate_of_nodes is float, outer_rate, outer_momentum),
@@ -127,7 +128,6 @@ class Loop:
         self._max_grad_norm, self._is_mean, self._rate_of_nodes = max_grad_norm, reduction == "mean", rate_of_nodes
         self._outer_rate, self._outer_momentum = outer_rate, outer_momentum
         self._sum = StepSum(self._model, optimizer, self._apply, is_local=is_local, is_mean=self._is_mean)
-        self._callbacks: list[Callable[[tuple[str, ...]], object]] = []
         self._order: tuple[int, Any] = (-1, None)
         self._batch: Batch | None = None
         self._samples_done, self._loss_sum = 0, 0.0
@@ -136,9 +136,9 @@ class Loop:
         self._has_begun = self._is_over = False
         settings, clock = Settings.from_environment(), MonotonicClock()
         self._seat = (
-            Seat(self._changed)
+            Seat()
             if settings.control is None
-            else ClusterSeat(self._state, self._changed, settings.control, clock, max_nodes=settings.max_nodes)
+            else ClusterSeat(self._state, settings.control, clock, max_nodes=settings.max_nodes)
         )
 
     # What a script uses.
@@ -160,7 +160,7 @@ class Loop:
 
     def on_change(self, callback: Callable[[tuple[str, ...]], object]) -> None:
         """Call `callback(members)` between two steps when there are other members from then on."""
-        self._callbacks.append(callback)
+        self._seat.callbacks.append(callback)
 
     def epochs(self, number: int) -> Iterator[Batch]:
         """Yield the batches of this process until all samples were used in `number` epochs. The body of the loop calls
@@ -199,7 +199,7 @@ class Loop:
         batch, scaler = self._require_batch(), self._state.scaler
         num = len(batch if part is None else part)
         scaled = loss * (num / len(batch)) if self._is_mean and num != len(batch) else loss
-        (scaled if scaler is None else scaler.scale(scaled)).backward()
+        scaler.scale(scaled).backward()
         self._loss_sum += float(loss.detach()) * (num if self._is_mean else 1)
 
     def step(self, loss: Tensor | None = None) -> float | None:
@@ -238,13 +238,8 @@ class Loop:
         values = tensor.detach().to("cpu", torch.float64, copy=True).reshape(-1)
         if batch.is_rehearsal or self._is_void:
             return tensor.clone()
-        try:
-            self._agree(Row(Call.ALL_REDUCE, values.numel()))
-            self._seat.all_reduce(values.numpy())
-        except PeerLostError as error:
-            self._break(str(error))
-            return tensor.clone()
-        return values.reshape(tensor.shape).to(tensor)
+        rows = self._agree(Row(Call.ALL_REDUCE, values.numel()), values.numpy())
+        return values.reshape(tensor.shape).to(tensor) if rows else tensor.clone()
 
     def stop(self) -> None:
         """End the training with the next step that counts. One member that calls it is enough."""
@@ -325,16 +320,10 @@ class Loop:
         counts = [sum(map(bool, pieces)) for pieces in batches]
         call = Call.STEP if counts[self.rank] == max(counts) else Call.IDLE  # the others run the body once more
         row = Row(call, len(buffer), self._samples_done, self._loss_sum, wants_stop=self._wants_stop)
-        try:
-            rows = self._agree(row)
-            while asked := [other.num_values for other in rows if other.call == Call.ALL_REDUCE]:
-                self._seat.all_reduce(np.zeros(int(asked[0])))
-                rows = self._agree(row)
-            self._seat.all_reduce(buffer)
-        except PeerLostError as error:
-            self._break(str(error))
+        rows = self._agree(row, buffer)
+        if not rows:
             return None
-        self._sum.commit(self._state.velocity, self._outer_step())
+        self._sum.commit(self._outer_step())
         self._state.position = self._plan.after(before, len(self._seat.workers))
         num_due = max(counts) if self._is_scheduler_by_step else self.position.epoch - before.epoch
         for _ in range(num_due if self._state.scheduler is not None else 0):
@@ -350,51 +339,56 @@ class Loop:
         """Take the optimizer's step with the gradients that the parameters have, and forget these."""
         optimizer, scaler, groups = self._optimizer, self._state.scaler, self._optimizer.param_groups
         if self._max_grad_norm is not None:
-            if scaler is not None:
-                scaler.unscale_(optimizer)
+            scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(parameters_of(optimizer), self._max_grad_norm)
         rates = [group["lr"] for group in groups]
         if self._plan.is_per_node and self._plan.local_steps == 1:
             for group in groups:
                 group["lr"] = group["lr"] * self._rate_of_nodes(len(self._seat.workers))
-        if scaler is None:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
+        scaler.step(optimizer)
+        scaler.update()
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
 
-    def _outer_step(self) -> OuterStep:
-        if self._outer_momentum != "auto":
-            return OuterStep(rate=self._outer_rate, momentum=self._outer_momentum)
-        # A step of SGD is linear in its gradient, so an average of steps is that of the mean gradient. One of Adam's
-        # kind has a length of its own: on a K-th of the samples, where noise decides, it goes a sqrt(K)-th as far along
-        # the mean gradient. A momentum m makes an average 1 / (1 - m) times as long in all.
-        is_normalised = all("betas" in group for group in self._optimizer.param_groups)
-        return OuterStep(rate=self._outer_rate, momentum=(1.0 - len(self._seat.workers) ** -0.5) * is_normalised)
+    def _outer_step(self) -> torch.optim.Optimizer:
+        momentum = self._outer_momentum
+        if momentum == "auto":
+            # A step of SGD is linear in its gradient, so an average of steps is that of the mean gradient. One of
+            # Adam's kind has a length of its own: on a K-th of the samples, where noise decides, it goes a sqrt(K)-th
+            # as far along the mean gradient. A momentum m makes an average 1 / (1 - m) times as long in all.
+            is_normalised = all("betas" in group for group in self._optimizer.param_groups)
+            momentum = (1.0 - len(self._seat.workers) ** -0.5) * is_normalised
+        self._state.outer.param_groups[0].update(lr=self._outer_rate, momentum=momentum, nesterov=True)
+        return self._state.outer
 
-    def _changed(self, members: tuple[str, ...]) -> None:
-        for callback in self._callbacks:
-            callback(members)
-
-    def _agree(self, row: Row) -> Sequence[Row]:
-        """Exchange rows; returns those of all members when they are about to add up the same. Raises PeerLostError when
-        a member was lost or its code has failed, UsageError when the members call different things."""
-        rows = self._seat.gather(row)
-        if failed := failed_of(rows, self.members):
-            text = f"the code of {', '.join(failed)} has failed, as the output there says"
-            logger.warning("%s; the step is done again without", text)
-            raise PeerLostError(text)
-        if mismatch := mismatch_of(rows, self.members):
-            raise UsageError(f"the members do not call the same: {mismatch}")
+    def _agree(self, row: Row, values: Array | None = None) -> Sequence[Row]:
+        """Exchange rows, and add up `values` in place; where others ask for sums first, add zeros to these. Returns the
+        rows of all members; none when a member was lost or its code has failed, so that the step does not count. Raises
+        UsageError when the members call different things."""
+        try:
+            while True:
+                rows = self._seat.gather(row)
+                if failed := failed_of(rows, self.members):
+                    text = f"the code of {', '.join(failed)} has failed, as the output there says"
+                    logger.warning("%s; the step is done again without", text)
+                    raise PeerLostError(text)
+                if mismatch := mismatch_of(rows, self.members):
+                    raise UsageError(f"the members do not call the same: {mismatch}")
+                asked = [other.num_values for other in rows if other.call == Call.ALL_REDUCE]
+                if not asked or row.call == Call.ALL_REDUCE:
+                    break
+                self._seat.all_reduce(np.zeros(int(asked[0])))
+            if values is not None:
+                self._seat.all_reduce(values)
+        except PeerLostError as error:
+            self._break(str(error))
+            return ()
         return rows
 
     def _break(self, reason: str) -> None:
-        """The step does not count: put back what the attempt has changed."""
+        """The step does not count; what its body has changed is put back at the end of the body."""
         self._is_void = True
-        self._put_back()
         self._seat.broke(reason)
 
     def _put_back(self) -> None:
@@ -418,10 +412,8 @@ class Loop:
                 return True
             num_epochs = self._plan.num_epochs
             reason = "loop.stop was called" if self._state.is_stopped else f"{num_epochs} epochs are done"
-            try:
-                self._commit(self._agree(Row(Call.STEP)), reason)
-            except PeerLostError as error:
-                self._seat.broke(str(error))
+            if rows := self._agree(Row(Call.STEP)):
+                self._commit(rows, reason)
         return False
 
     def _leave(self, error: BaseException | None) -> None:

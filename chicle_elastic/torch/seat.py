@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeAlias
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
 from chicle_elastic.runtime.cluster_task.task import signals_ignored
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.runtime.control import messages as control
-from chicle_elastic.store.arena import SLOT_ALIGNMENT
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
 from chicle_elastic.torch.schedule import Row, Standing, holders_of
 from chicle_elastic.torch.state import TrainingState, begin_transfer
@@ -34,35 +32,38 @@ logger = logging.getLogger(__name__)
 
 RESTORED = -1
 """Round of a state that a process has read from the checkpoint of before the job, and that took part in no round."""
-Changed: TypeAlias = Callable[[tuple[str, ...]], object]
 
 
 class Seat:
-    """The seat of a process that no agent has started, which trains alone; another one builds on it.
-
-    Args:
-        changed: Called with the names of all members when there are others.
+    """The seat of a process that no agent has started, which trains alone, in a group of one; another one builds on it.
 
     Attributes:
+        callbacks: Called with the names of all members when there are others.
         members: Names of the nodes that take part, by rank.
         workers: Ranks of the members that have samples in the next step. In the first of a round others receive state.
     """
 
-    def __init__(self, changed: Changed, *, node: str = "local", max_nodes: int = 1) -> None:
-        self._changed, self.node, self.max_nodes = changed, node, max_nodes
-        self.rank = 0
+    def __init__(self, *, node: str = "local", max_nodes: int = 1) -> None:
+        self.node, self.max_nodes = node, max_nodes
+        self.callbacks: list[Callable[[tuple[str, ...]], object]] = []
         self.members: tuple[str, ...] = (node,)
         self.workers: tuple[int, ...] = (0,)
+        self._group: ProcessGroup | None = ProcessGroup(round=0, rank=0, size=1)
         self._is_over = False
 
     @property
+    def rank(self) -> int:
+        """Rank of this process among the members."""
+        return self.members.index(self.node)
+
+    @property
     def is_broken(self) -> bool:
-        """Whether a member of the round is known to be lost, so that no sum can come."""
-        return False
+        """Whether the group of the round is broken, so that no sum can come, or there is none."""
+        return self._group is None or self._group.is_broken
 
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
         """Tell that this node may join; nodes of another digest, of what all have to build alike, are refused."""
-        self._changed(self.members)
+        self._tell_members()
 
     def next(self) -> bool:
         """Return whether a step begins; False when the training is over."""
@@ -70,10 +71,11 @@ class Seat:
 
     def gather(self, row: Row) -> list[Row]:
         """Return the rows of all members, by rank. Raises PeerLostError when a member was lost."""
-        return [row]
+        return [Row(*values) for values in self._whole_group().all_gather(np.array(row, dtype=np.float64)).tolist()]
 
     def all_reduce(self, buffer: Array) -> None:
         """Replace `buffer` by the sum over all members, in place. Raises PeerLostError when a member was lost."""
+        self._whole_group().all_reduce(buffer)
 
     def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
         """Tell that the step counts, and save the state where it is time.
@@ -90,6 +92,15 @@ class Seat:
     def close(self, failure: str | None = None) -> None:
         """Leave the job, or end it with the traceback of code that has failed on all nodes. May be called again."""
 
+    def _whole_group(self) -> ProcessGroup:
+        if self._group is None:
+            raise PeerLostError(f"{self.node} is in no group; the next round makes one")
+        return self._group
+
+    def _tell_members(self) -> None:
+        for callback in self.callbacks:
+            callback(self.members)
+
 
 class ClusterSeat(Seat):
     """The seat of a task of a cluster. One class because the order of rounds, steps and their ends is its subject.
@@ -104,7 +115,7 @@ class ClusterSeat(Seat):
 
     was_taken = False
 
-    def __init__(self, state: TrainingState, changed: Changed, address: str, clock: Clock, *, max_nodes: int) -> None:
+    def __init__(self, state: TrainingState, address: str, clock: Clock, *, max_nodes: int) -> None:
         if ClusterSeat.was_taken:
             raise UsageError(
                 "a second loop in one process: the job of the agents is that of the first; train in one loop, with "
@@ -114,32 +125,25 @@ class ClusterSeat(Seat):
         self._state, self._clock = state, clock
         self._control = ControlClient(address)
         welcome = self._control.welcome
-        super().__init__(changed, node=str(welcome.node), max_nodes=max_nodes)
+        super().__init__(node=str(welcome.node), max_nodes=max_nodes)
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(signals_ignored())
-        self._group: ProcessGroup | None = None
+        self._group = None
         self._order: control.Iterate | None = None
         self._following: control.Iterate | None = None
         self._standing = Standing()
         self._has_cast_vote = False
-        self._began: int | None = None
         self._started_s = clock.now()
         self._is_closed = False
         self._sender = ThreadPoolExecutor(1, "chicle-state")
         self._sending: Future[None] | None = None
         self._checkpoints = LoopCheckpoints(welcome.checkpoint, state, self.node)
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether the group of the round is broken, or there is none."""
-        return self._group is None or self._group.is_broken
-
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
         """Tell the agent."""
         source = ArraySource(np.zeros((1, 1)), np.zeros(1))  # scheduler and agents need something to place
-        size_bytes, welcome = source.infos(NO_STATE)[0].size_bytes, self._control.welcome
-        slot_bytes = -(-size_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
-        self._control.send(control.Expect(num_chunks=1, slot_bytes=slot_bytes))
+        infos, welcome = source.infos(NO_STATE), self._control.welcome
+        slot_bytes = self._control.expect(infos)
         loader = ChunkLoader(source, NO_STATE, None, self._control.send)
         self._control.start(loader, MessageRouter(welcome.node, self._control.send))
         self._control.send(
@@ -147,7 +151,7 @@ class ClusterSeat(Seat):
                 seed=seed,
                 num_rows=num_samples,
                 rows=(1,),
-                size_bytes=(size_bytes,),
+                size_bytes=(infos[0].size_bytes,),
                 slot_bytes=slot_bytes,
                 merged=self._checkpoints.newest() if welcome.wants_resume else 0,
                 data=digest,
@@ -190,12 +194,7 @@ class ClusterSeat(Seat):
     def gather(self, row: Row) -> list[Row]:
         """Cast the agent's vote in the row of this member, too."""
         self._has_cast_vote = self._control.has_vote
-        row = row._replace(has_vote=self._has_cast_vote, seconds=self._clock.now() - self._started_s)
-        return [Row(*values) for values in self._whole_group().all_gather(np.array(row, dtype=np.float64)).tolist()]
-
-    def all_reduce(self, buffer: Array) -> None:
-        """Add up over the sockets of the round's group."""
-        self._whole_group().all_reduce(buffer)
+        return super().gather(row._replace(has_vote=self._has_cast_vote, seconds=self._clock.now() - self._started_s))
 
     def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
         """Tell the agent; the next step begins without its order where it may."""
@@ -206,9 +205,7 @@ class ClusterSeat(Seat):
         if self._has_cast_vote:
             self._control.forget_vote()
         goes_on = order.may_go_on and not votes and stop_reason is None and self._control.inbox.empty()
-        if goes_on:
-            self._control.begin_next()
-            self._following = order.following()
+        self._following = order.following() if goes_on else None
         loss = sum(row.loss for row in rows) / max(1, num_samples)
         ended = control.IterationEnded(
             round=order.round,
@@ -222,12 +219,10 @@ class ClusterSeat(Seat):
             figures={"loss": loss} if num_samples and np.isfinite(loss) else {},
             epochs=epochs,
             duration_s=self._clock.now() - self._started_s,
-            model_address=0,
-            ledger=(),
             is_interrupted=True,  # the empty chunk is never read
             goes_on=goes_on,
         )
-        self._control.report(ended, is_awaited=not goes_on)
+        self._control.ended(ended)
         self.workers = tuple(range(len(rows)))
         if self.rank == 0 and stop_reason is None:
             self._checkpoints.committed(is_last=is_last)
@@ -253,10 +248,8 @@ class ClusterSeat(Seat):
     def _form(self, order: control.Round, group: ProcessGroup) -> None:
         """Connect to the members of a round, and bring all of them to the newest state."""
         self._leave()
-        if self._began is None:
-            self._began = order.began
-            if order.began and self._checkpoints.restore(order.began):
-                self._standing = Standing(True, order.began, RESTORED, order.began)
+        if order.began and not self._standing.has_begun and self._checkpoints.restore(order.began):
+            self._standing = Standing(True, order.began, RESTORED, order.began)
         own = self._standing
         version = StateVersion(max(0, own.round), own.iteration)
         own = own._replace(merged=order.merged_by(own.merged, version))
@@ -268,7 +261,7 @@ class ClusterSeat(Seat):
                 newest, holders = self._restart(order, group)
             rest = begin_transfer(group, holders, self._state)
             merged = max(0, newest.merged)
-            ready = control.GroupReady(round=order.round, merged=merged, model_address=0, sums=group.sums)
+            ready = control.GroupReady(round=order.round, merged=merged, sums=group.sums)
             # The first step goes on meanwhile.
             is_late = newest.has_begun and self._state.is_alike and len(holders) < group.size
             if is_late:
@@ -286,13 +279,12 @@ class ClusterSeat(Seat):
             group.close()  # the others learn of it by that
             raise
         self._standing = newest._replace(has_begun=True, round=max(0, newest.round))
-        self._group, self.rank = group, group.rank
-        self._control_members = order.members
+        self._group, self._control_members = group, order.members
         self.members = tuple(map(str, order.members))
         self.workers = holders if is_late else tuple(range(group.size))
         if not is_late:
             self._control.report(ready)
-        self._changed(self.members)
+        self._tell_members()
 
     def _restart(self, order: control.Round, group: ProcessGroup) -> tuple[Standing, tuple[int, ...]]:
         """Go back to the newest checkpoint, as no member has the state of the steps that are done; returns its standing
@@ -309,11 +301,9 @@ class ClusterSeat(Seat):
         return newest, holders
 
     def _whole_group(self) -> ProcessGroup:
-        if self._group is None:
-            raise PeerLostError(f"{self.node} is in no group; the next round makes one")
         if self._sending is not None:
             self._sending.result()  # on the same connections
-        return self._group
+        return super()._whole_group()
 
     def _leave(self) -> None:
         group, self._group = self._group, None

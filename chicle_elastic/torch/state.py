@@ -7,7 +7,7 @@ can become numbers and texts, and no code.
 
     tensors    parameters and buffers of the module by name; those of the optimizer and of the outer momentum as state/N
 
-Senders with the same bits each send another part of the bytes to every receiver (`begin_transfer`), and compute the
+Senders with the same bits each send another part of each tensor to every receiver (`begin_transfer`), and compute the
 next step meanwhile: nothing of the state changes before its sum but buffers. A receiver keeps the state that it has
 until everything has arrived.
 """
@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 DTYPES |= {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 """dtypes as the format names them."""
+PARTS = ("optimizer", "outer", "scheduler", "scaler")
 
 
 class TrainingState:
@@ -41,7 +42,7 @@ class TrainingState:
 
     Attributes:
         position: How far the training has come.
-        velocity: Outer momentum of local SGD, a tensor per parameter of the optimizer; empty without.
+        outer: Takes the steps that are made of averages, and keeps their momentum.
         is_stopped: A member has asked for the end of the training in the step that led here.
         is_alike: Whether all members of a position have the same bits; else their optimizers differ.
     """
@@ -51,7 +52,7 @@ class TrainingState:
     ) -> None:
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
         self.position = Position()
-        self.velocity: list[Tensor] = []
+        self.outer = torch.optim.SGD(parameters_of(optimizer))
         self.is_stopped, self.is_alike = False, is_alike
 
     def named_tensors(self) -> dict[str, Tensor]:
@@ -66,13 +67,9 @@ class TrainingState:
         a text nor a tensor, or the format lacks a dtype."""
         named, num_parameters = self.named_tensors(), len(list(self.model.parameters()))
         tensors = [t if number < num_parameters else t.clone() for number, t in enumerate(named.values())]
-        parts = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
+        parts = {name: getattr(self, name) for name in PARTS}
         held = {name: None if part is None else part.state_dict() for name, part in parts.items()}
-        held |= {
-            "position": dataclasses.asdict(self.position),
-            "is_stopped": self.is_stopped,
-            "velocity": self.velocity,
-        }
+        held |= {"position": dataclasses.asdict(self.position), "is_stopped": self.is_stopped}
         text = json.dumps(_encode(held, tensors, "the state"))
         head: dict[str, Any] = {METADATA: {OWN: text}}
         names, end = itertools.chain(named, (f"state/{number}" for number in itertools.count(len(named)))), 0
@@ -103,17 +100,15 @@ class TrainingState:
                 own.copy_(tensor)
         text = json.loads(head)[METADATA][OWN]
         held = json.loads(text, object_hook=lambda entry: _decoded(entry, tensors))
-        self.optimizer.load_state_dict(held["optimizer"])
+        for name in PARTS:
+            if held.get(name):
+                getattr(self, name).load_state_dict(held[name])
         parameters = parameters_of(self.optimizer)
         for number, state in held["optimizer"]["state"].items():
             loaded = self.optimizer.state[parameters[number]]
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.dtype != loaded[name].dtype:  # torch has made it the parameter's
                     loaded[name] = value.to(loaded[name].device)
-        for name in ("scheduler", "scaler"):
-            if held[name] is not None:
-                getattr(self, name).load_state_dict(held[name])
-        self.velocity = [v.to(p.device) for v, p in zip(held["velocity"], parameters, strict=False)]
         self.is_stopped, self.position = held["is_stopped"], Position(**held["position"])
 
 
@@ -138,16 +133,15 @@ def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingS
     is_sender, is_receiver = group.rank in senders, group.rank in receivers
     head, tensors = state.describe() if is_sender else (b"", list[Tensor]())
     size = int(group.all_gather(np.array([float(len(head))]))[senders[0], 0])
-    if group.rank == senders[0]:
-        group.exchange({rank: [memoryview(head)] for rank in receivers}, {})
-    elif is_receiver:
-        content = bytearray(size)
-        group.exchange({}, {senders[0]: [memoryview(content)]})
-        head = bytes(content)
+    content = np.frombuffer(head, np.uint8).copy() if group.rank == senders[0] else np.zeros(size, np.uint8)
+    group.broadcast(content, root=senders[0])
+    if is_receiver:
+        head = content.tobytes()
         tensors = state.room(head)
-    views = [bytes_of(tensor) for tensor in tensors]
-    parts = cut(0, sum(map(len, views)), len(senders))
-    by_sender = {rank: list(_slices(views, part)) for rank, part in zip(senders, parts, strict=True)}
+    by_sender: dict[int, list[memoryview]] = {rank: [] for rank in senders}
+    for view in map(bytes_of, tensors):
+        for rank, part in zip(senders, cut(0, len(view), len(senders)), strict=True):
+            by_sender[rank].append(view[part.start : part.stop])
 
     def rest() -> None:
         if is_sender:
@@ -165,16 +159,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
         return memoryview(b"")
     values: Array = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return values.data
-
-
-def _slices(views: Sequence[memoryview], part: range) -> Iterator[memoryview]:
-    """Yield what lies in a part of the views as if they were one."""
-    begin = 0
-    for view in views:
-        start, stop = max(part.start, begin), min(part.stop, begin + len(view))
-        if start < stop:
-            yield view[start - begin : stop - begin]
-        begin += len(view)
 
 
 def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

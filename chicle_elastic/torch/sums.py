@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.torch.state import parameters_of
 
 
@@ -97,14 +96,9 @@ class StepSum:
         self._marks.copy_(torch.tensor(marks))
         return self.buffer
 
-    def commit(self, velocity: list[Tensor], outer: OuterStep) -> None:
+    def commit(self, outer: torch.optim.Optimizer) -> None:
         """Take the optimizer's step with the sum, which stays in the vector where that is of the parameter's kind; or
-        make the average the state, and take the outer step.
-
-        Args:
-            velocity: OUT; outer momentum, a tensor per parameter, or empty where there is none yet.
-            outer: What an average does.
-        """
+        make the average the state, and take the step of `outer` by it."""
         marks = [bool(mark) for mark in self._marks.tolist()]
         for view, parameter, mark in zip(self._gradient_views, self.parameters, marks, strict=False):
             is_alike = parameter.dtype == view.dtype and parameter.device == view.device
@@ -116,24 +110,22 @@ class StepSum:
                 elif mark:
                     tensor.copy_(view.to(_kind(tensor)).view(tensor.dtype).reshape(tensor.shape))
             if self._is_local:
-                self._step_outside(velocity, outer)
+                self._step_outside(outer)
         if not self._is_local:
             self._apply()
 
-    def _step_outside(self, velocity: list[Tensor], outer: OuterStep) -> None:
-        """Move the parameters beyond their averages, by Nesterov's momentum of the changes."""
-        if not outer.momentum:
-            velocity.clear()
-        elif not velocity:
-            velocity += [torch.zeros_like(parameter) for parameter in self.parameters]
-        if outer == OuterStep():
-            return  # not even a rounding
-        for which, (parameter, before) in enumerate(zip(self.parameters, self._saved, strict=False)):
-            change = parameter - before
-            if outer.momentum:
-                velocity[which].mul_(outer.momentum).add_(change)
-                change.add_(velocity[which], alpha=outer.momentum)
-            parameter.copy_(before.add_(change, alpha=outer.rate))
+    def _step_outside(self, outer: torch.optim.Optimizer) -> None:
+        """Move the parameters beyond their averages: the change is the gradient of a step from where they were."""
+        [group] = outer.param_groups
+        if not group["momentum"]:
+            outer.state.clear()
+            if group["lr"] == 1.0:
+                return  # not even a rounding
+        for parameter, before in zip(self.parameters, self._saved, strict=False):
+            parameter.grad = before - parameter
+            parameter.copy_(before)
+        outer.step()
+        outer.zero_grad(set_to_none=True)
 
 
 def _put(view: Tensor, tensor: Tensor | None, factor: float) -> None:

@@ -84,5 +84,5 @@ def added_up(device: str, local_steps: int) -> list[Tensor]:
     total = sum(loop._sum.fill(0.5, is_first=not rank) for rank, loop in enumerate(loops))
     for loop in loops:
         loop._sum.buffer[:] = total
-        loop._sum.commit(loop._state.velocity, loop._outer_step())
+        loop._sum.commit(loop._outer_step())
     return [value.cpu() for loop in loops for value in loop._model.state_dict().values()]

@@ -20,7 +20,6 @@ from chicle_elastic.chunks.convert import ConvertOptions, convert
 from chicle_elastic.chunks.convert_inputs import ReadOptions
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.torch.checkpoints import LoopCheckpoints
 from chicle_elastic.torch.checks import digest_of
 from chicle_elastic.torch.schedule import Position
@@ -343,13 +342,14 @@ def test_an_average_costs_one_model_and_leaves_optimizers_their_own_state() -> N
     total = sum(loop._sum.fill(0.5, is_first=not rank) for rank, loop in enumerate(loops))
     for loop in loops:
         loop._sum.buffer[:] = total
-        loop._sum.commit(loop._state.velocity, loop._outer_step())
+        loop._sum.commit(loop._outer_step())
     assert len(total) == 6 * 3 + 3 + 2, "and a mark for each tensor"
     (one, two), moments = (list(loop._sum.parameters) for loop in loops), []
     assert all(torch.equal(p, q) for p, q in zip(one, two, strict=True))
     for loop, parameter in zip(loops, (one[0], two[0]), strict=True):
         moments.append(loop._optimizer.state[parameter]["exp_avg"])
-        assert torch.equal(loop._state.velocity[0], loops[0]._state.velocity[0])
+        moved = (each._state.outer.state[each._sum.parameters[0]]["momentum_buffer"] for each in (loop, loops[0]))
+        assert torch.equal(*moved)
         assert not loop._state.is_alike
     assert not torch.equal(*moments)
     for loop in loops:
@@ -374,7 +374,8 @@ def test_averages_have_momentum_where_steps_have_a_length_of_their_own(
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
     loop: Any = elastic.loop(model, optimizer, torch.zeros(8, 6), batch_size=4, local_steps=16)
     loop._seat.workers = range(members)
-    assert loop._outer_step() == OuterStep(rate=1.0, momentum=expected)
+    group = loop._outer_step().param_groups[0]
+    assert (group["lr"], group["momentum"]) == (1.0, expected)
 
 
 def trained_state(name: str, *, momentum: float = 0.0) -> TrainingState:
@@ -414,7 +415,7 @@ def test_a_state_travels_to_the_bit(name: str, momentum: float, tmp_path: Path) 
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=50, cycle_momentum=False)
-    scaler = None if momentum else torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, enabled=not momentum)
     other = TrainingState(model, optimizer, scheduler, scaler)
     checkpoints = LoopCheckpoints(CheckpointSettings(folder=str(tmp_path), resume=True), other, "n1")
     assert checkpoints.newest() == state.position.step
@@ -544,7 +545,7 @@ def test_checkpoints_have_complex_numbers_and_any_names(tmp_path: Path) -> None:
     state = TrainingState(model, torch.optim.SGD([real], lr=0.1, momentum=0.9), None, None)
     real.grad = torch.zeros_like(real)
     state.optimizer.step()
-    state.velocity = [torch.ones(2)]
+    state.outer.state[real]["momentum_buffer"] = torch.ones(2)
     checkpoints = saved(tmp_path, state, step=1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -572,7 +573,7 @@ def test_members_have_the_same_buffers_after_a_step(local_steps: int) -> None:
     total = vectors[0] + vectors[1] + vectors[2]
     for loop, vector in zip(loops, vectors, strict=True):
         vector[:] = total
-        loop._sum.commit([], OuterStep())
+        loop._sum.commit(loop._outer_step())
     for model in models:
         assert model.num_batches_tracked == large + 1
         assert torch.equal(model.running_mean, models[1].running_mean)

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -27,7 +28,8 @@ from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.control.channel import Channel
 from chicle_elastic.runtime.control.messages import AgentMessage, TaskMessage
 from chicle_elastic.solvers.base import StopFlag
-from chicle_elastic.store.arena import Arena
+from chicle_elastic.store.arena import SLOT_ALIGNMENT, Arena
+from chicle_elastic.values import ChunkInfo
 
 ORPHAN_EXIT_CODE = 70  # EX_SOFTWARE
 
@@ -88,6 +90,21 @@ class ControlClient:
         """Send a message to the agent. From any thread. Raises ConnectionError when the agent is gone."""
         self._channel.send(message)
 
+    def expect(self, infos: Sequence[ChunkInfo]) -> int:
+        """Tell of chunks that are going to be declared; returns the bytes of a slot, which holds any of them."""
+        slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        self.send(control.Expect(num_chunks=len(infos), slot_bytes=slot_bytes))
+        return slot_bytes
+
+    def ended(self, message: control.IterationEnded) -> None:
+        """Report an iteration. Where the task goes on by itself, the next one begins before that: an earlier interrupt
+        meant the last iteration only, one in reply to the report means the next, and a break means both."""
+        if message.goes_on:
+            self.stop.clear()
+            if self._group is not None and self._group.is_broken:
+                self.stop.set()
+        self.report(message, is_awaited=not message.goes_on)
+
     def report(self, message: TaskMessage, *, is_awaited: bool = True) -> None:
         """Send a message of the main thread, in the order of these; one that no process awaits while this thread
         computes."""
@@ -119,13 +136,6 @@ class ControlClient:
     def forget_vote(self) -> None:
         """The main thread has cast the vote."""
         self._has_vote = False
-
-    def begin_next(self) -> None:
-        """The main thread begins the next iteration by itself: an earlier interrupt meant the last iteration only, but
-        a break means this one, too."""
-        self.stop.clear()
-        if self._group is not None and self._group.is_broken:
-            self.stop.set()
 
     def close(self, goodbye: TaskMessage) -> None:
         """Send a last message, if the agent still runs; then stop receiving, and close channel and arenas."""
@@ -221,7 +231,7 @@ class ControlClient:
         """Make the main thread return to its inbox soon, whether it computes or waits in the group."""
         if self._group is not None:
             self._group.break_()
-        self.stop.set()  # last: `begin_next` clears it, and looks at the group then
+        self.stop.set()  # last: `ended` clears it, and looks at the group then
 
     def _end_orphan(self) -> None:
         with contextlib.suppress(Exception):

@@ -71,7 +71,6 @@ from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, UniTask
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
 from chicle_elastic.solvers.base import Action
-from chicle_elastic.store.arena import SLOT_ALIGNMENT
 from chicle_elastic.values import DEADLINE, Observations, StateVersion
 
 SIGNALS_OF_THE_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -168,8 +167,7 @@ class ClusterTask:
             infos = tuple(
                 dataclasses.replace(info, size_bytes=size_bytes) for info, size_bytes in zip(infos, sizes, strict=True)
             )
-        slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
-        self._control.send(control.Expect(num_chunks=len(infos), slot_bytes=slot_bytes))
+        slot_bytes = self._control.expect(infos)
         context = LocalContext(self._node, [job.seed, seed], self._message_router)
         self._context = LocalContext(TRAINER, [job.seed, 0], self._message_router)
         self._task = UniTask(self._node, job.trainer, context, self._clock, job.source.schema)
@@ -411,8 +409,6 @@ class ClusterTask:
             bool(round_context.votes) or self._has_stopped or broke is not None or not self._control.inbox.empty()
         )
         goes_on = order.may_go_on and not is_wanted
-        if goes_on:
-            self._control.begin_next()  # before the report: an interrupt in reply to it means the next iteration
         ended = control.IterationEnded(
             round=order.round,
             iteration=order.iteration,
@@ -428,7 +424,7 @@ class ClusterTask:
             goes_on=goes_on,
             is_interrupted=is_interrupted,
         )
-        self._control.report(ended, is_awaited=not goes_on)
+        self._control.ended(ended)
         if broke is not None:
             self._control.report(control.GroupBroke(round=order.round, reason=broke))
         self._training.history_text.keep(self._training.history)  # now, so that no member waits for it at a join

@@ -137,7 +137,7 @@ class GroupReady:
 
     round: int
     merged: int  # last merged iteration in that model
-    model_address: int  # address of the model in the task; it never changes
+    model_address: int = 0  # as in `IterationEnded`
     sums: str = ""  # by what updates are summed: "tcp", "rdma" or "nccl"; "" in a group of one
     # of the iteration that this task could not merge, and the task that had this model could
     ledger: tuple[LedgerPage, ...] = ()
@@ -163,8 +163,8 @@ class IterationEnded:
     figures: Mapping[str, float]  # what the trainer says of the model; figures that are not finite are left out
     epochs: float  # passes over the data so far
     duration_s: float  # from the beginning of the iteration to this message
-    model_address: int  # address of the model in the task; it never changes
-    ledger: tuple[LedgerPage, ...]  # what this task read
+    model_address: int = 0  # address of the model in the task, which never changes; 0 where no agent reads it
+    ledger: tuple[LedgerPage, ...] = ()  # what this task read
     # the group broke between merge and verdict: others may have come to a verdict that ends the job, and `stop_reason`
     # does not say so. `GroupBroke` follows
     is_cut_off: bool = False
