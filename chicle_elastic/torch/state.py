@@ -134,7 +134,8 @@ def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingS
     head, tensors = state.describe() if is_sender else (b"", list[Tensor]())
     size = int(group.all_gather(np.array([float(len(head))]))[senders[0], 0])
     content = np.frombuffer(head, np.uint8).copy() if group.rank == senders[0] else np.zeros(size, np.uint8)
-    group.broadcast(content, root=senders[0])
+    if is_receiver or group.rank == senders[0]:
+        group.broadcast(content, root=senders[0], to=receivers)
     if is_receiver:
         head = content.tobytes()
         tensors = state.room(head)
