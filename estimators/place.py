@@ -45,8 +45,9 @@ def source_of(runtime: "Runtime", source: "ChunkSource", trainer: "Trainer") -> 
     from chicle_elastic.chunks.folder import ChunkFolder
     from chicle_elastic.runtime.in_process import InProcess, held_source
 
-    is_here = isinstance(runtime, InProcess) and isinstance(source, ChunkFolder)
-    return held_source(source, trainer, runtime.num_tasks) if is_here else source
+    if isinstance(runtime, InProcess) and isinstance(source, ChunkFolder):
+        return held_source(source, trainer, runtime.num_tasks)
+    return source
 
 
 def policies_of(estimator: Any) -> "Sequence[Policy] | None":
