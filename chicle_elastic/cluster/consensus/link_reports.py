@@ -19,18 +19,20 @@ class LinkReporter:
 
     def __init__(self) -> None:
         self._term = 0
-        self._unreached: tuple[str, ...] = ()
+        self._last = LinkReport(unreached=())
 
-    def report(self, term: int, unreached: tuple[str, ...]) -> LinkReport | None:
+    def report(self, term: int, unreached: tuple[str, ...], left_out_of: int) -> LinkReport | None:
         """The next report, if there is anything to say.
 
         Args:
             term: Of the leader; each one is told from the start.
             unreached: Incarnations of the present nodes that this one cannot reach.
+            left_out_of: The round that is called without this node.
         """
-        before = self._unreached if term == self._term else ()
-        self._term, self._unreached = term, unreached
-        return LinkReport(unreached=unreached) if unreached or before else None
+        nothing = LinkReport(unreached=())
+        before = self._last if term == self._term else nothing
+        self._term, self._last = term, LinkReport(unreached=unreached, left_out_of=left_out_of)
+        return self._last if before != nothing or self._last != nothing else None
 
 
 class LinkReports:
@@ -39,18 +41,25 @@ class LinkReports:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._reports: dict[NodeId, tuple[float, frozenset[str]]] = {}
+        self._left_out: dict[NodeId, int] = {}
         self._length = -1
         self._grown_s = 0.0
 
     def clear(self) -> None:
         """This node leads a new term: all followers report again."""
         self._reports.clear()
+        self._left_out.clear()
 
     def add(self, reporter: NodeId, report: LinkReport, now: float) -> None:
         """A follower has reported."""
         unreached = frozenset(report.unreached)
         since_s, before = self._reports.get(reporter, (now, unreached))
         self._reports[reporter] = (since_s if unreached & before else now, unreached)
+        self._left_out[reporter] = report.left_out_of
+
+    def knows(self, node: NodeId, round: int) -> bool:
+        """Whether a node knows that it is left out of a round."""
+        return self._left_out.get(node) == round
 
     def victim(self, leader: NodeId, peers: Mapping[NodeId, str], now: float) -> NodeId | None:
         """The node that the most links are down to, if links are down between peers of the leader and the log stands.

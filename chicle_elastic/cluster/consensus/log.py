@@ -42,8 +42,7 @@ class LogState:
     is_steady: bool = False
     # incarnation of each present node, i.e. the author of the proposal by which it joined
     lives: dict[NodeId, str] = field(default_factory=dict)
-    # incarnation of each node that may vote on who leads: the members of the last round that was formed, without those
-    # that were released since (`reachability`)
+    # incarnation of each member of the last round that was formed: they may vote on who leads (`reachability`)
     electorate: dict[NodeId, str] = field(default_factory=dict)
     num_seen: dict[str, int] = field(default_factory=dict)  # by author
     called: tuple[int, tuple[NodeId, ...]] = (0, ())  # the last round that was asked for, and its members
@@ -105,6 +104,18 @@ class Log(LogState):
     def asked(self, round: int) -> tuple[tuple[NodeId, ...], set[NodeId]]:
         """The members called to a round, and the nodes that have reported their inventory for it."""
         return (self.called[1], set(self.reported)) if self.called[0] == round else ((), set())
+
+    @property
+    def electorates(self) -> tuple[dict[NodeId, str], ...]:
+        """The electorate, and while a round forms, the members called to it: either may become the only one."""
+        if self.scheduler.state is not State.FORMING:
+            return (self.electorate,)
+        return self.electorate, {node: self.lives[node] for node in self.called[1] if node in self.lives}
+
+    @property
+    def voters(self) -> dict[NodeId, str]:
+        """All of the electorates."""
+        return {node: life for electorate in self.electorates for node, life in electorate.items()}
 
     def in_band(self, ended: Ended) -> list[Entry]:
         """The entries that every agent appends by itself for an iteration that ended without a vote."""
@@ -205,8 +216,6 @@ class Log(LogState):
                 self.called, self.reported = (effect.round, effect.members), {}
             elif isinstance(effect, effects.Log):
                 self.said.append(effect.text)
-            elif isinstance(effect, effects.ReleaseNode):
-                self.electorate.pop(effect.node, None)
             elif isinstance(effect, StartIteration):
                 has_started = True
                 self.in_flight = (effect.round, effect.iteration)

@@ -90,10 +90,16 @@ class SteppedDown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """To all: this agent has read of its release, and has no vote any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
     """To the leader: which present nodes this one cannot reach. The latest report replaces the ones before."""
 
     unreached: tuple[str, ...]  # their incarnations
+    left_out_of: Count = 0  # the round that is called without this node, which had a vote until then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +110,17 @@ class Expel:
 
 
 Message: TypeAlias = (
-    Propose | Append | Install | NewTerm | LogPosition | Refusal | SteppedDown | LinkReport | GroupFailed | Expel
+    Propose
+    | Append
+    | Install
+    | NewTerm
+    | LogPosition
+    | Refusal
+    | SteppedDown
+    | Released
+    | LinkReport
+    | GroupFailed
+    | Expel
 )
 
 LOG = "log"  # kind of the messages between agents that are about the log

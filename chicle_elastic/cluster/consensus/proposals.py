@@ -1,7 +1,7 @@
 """Proposals on their way into the log: kept by their author until they are there, in their order, each once."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from chicle_elastic.cluster.consensus.log import Log
@@ -67,11 +67,15 @@ class PendingProposal:
         if proposal.number == max(same, default=self._log.seen(proposal.origin)) + 1:
             self._items.append(_Waiting(node, proposal))
 
-    def pop(self) -> Propose | None:
-        """The next one that is not in the log already."""
+    def pop(self, is_due: Callable[[Event], bool]) -> Propose | None:
+        """The next one that is not in the log already; none as long as its event is not due."""
         while self._items:
-            proposal = self._items.popleft().proposal
-            if proposal.number == self._log.seen(proposal.origin) + 1:
+            proposal = self._items[0].proposal
+            is_new = proposal.number == self._log.seen(proposal.origin) + 1
+            if is_new and not is_due(proposal.event):
+                return None
+            self._items.popleft()
+            if is_new:
                 return proposal
         return None
 

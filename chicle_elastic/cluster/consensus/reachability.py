@@ -8,23 +8,27 @@ lost. The *electorate*, the members of the last round that was formed: a part of
                 live: with the permission of the store, which grants each term once and knows whether the job has ended
     NONE        otherwise: the others may go on somewhere, and this part waits for them
 
-All members of a round have folded the log up to the call for it. So any majority of an older electorate has a member
-that knows the newer one, and as the most complete log wins an election, a part of the job cannot win by an old one.
+While a round forms, a part needs this of both electorates, the old one and the members that are called (Raft's joint
+consensus). The round is formed when every member, and every elector that is left out and linked, has folded the call;
+the leader has asked for a term without the others. So a part that knows only the old electorate is none that may lead:
+the store is a vote, and a change of two nodes at once would let half of the old ones and a majority of the new ones
+lead side by side.
 """
 
-from collections.abc import Iterable
-from enum import Enum
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
 
 from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling.scheduler import State
 
 
-class Authority(Enum):
-    """What the nodes that are reachable may do; see the top of the module."""
+class Authority(IntEnum):
+    """What the nodes that are reachable may do, the least first; see the top of the module."""
 
-    MAJORITY = "majority"
-    STORE = "store"
-    NONE = "none"
+    NONE = 0
+    STORE = 1
+    MAJORITY = 2
 
 
 class Reachability:
@@ -37,6 +41,8 @@ class Reachability:
         self.dead: set[str] = set()
         # incarnations that this node has declared lost, although there is a link to them
         self.evicted: set[str] = set()
+        # incarnations that were released, and have said that they know
+        self.released: set[str] = set()
         self._node, self._life, self._log = node, life, log
         self._claimed: dict[NodeId, str] = {}
 
@@ -47,7 +53,7 @@ class Reachability:
 
     def hears(self, life: str) -> bool:
         """Whether an incarnation is this one, or linked."""
-        return life == self._life or life in self.peers.values()
+        return life == self._life or (life in self.peers.values() and life not in self.evicted)
 
     def unreached(self) -> tuple[str, ...]:
         """Incarnations of the present nodes that are unreachable."""
@@ -55,7 +61,10 @@ class Reachability:
 
     def authority(self) -> Authority:
         """What this node and the linked ones may do."""
-        electorate = self._log.electorate
+        return min(map(self._authority, self._log.electorates))
+
+    def _authority(self, electors: Mapping[NodeId, str]) -> Authority:
+        electorate = {node: life for node, life in electors.items() if life not in self.released}
         num_reached = sum(map(self.hears, electorate.values()))
         if 2 * num_reached > len(electorate):
             return Authority.MAJORITY
@@ -70,15 +79,18 @@ class Reachability:
     def overrules(self, members: Iterable[str]) -> bool:
         """Whether a majority is here, and the members of a term that began without this node cannot go on alone. They
         have such a term where they reached the store, and the majority that went on without them did not."""
-        electorate = set(self._log.electorate.values())
+        return self.authority() is Authority.MAJORITY and not any(
+            self._may_have_led(set(electorate.values()), members) for electorate in self._log.electorates
+        )
+
+    def _may_have_led(self, electorate: set[str], members: Iterable[str]) -> bool:
         led = electorate.intersection(members)
         # They may have had proofs of deaths that this node lacks: only those that it hears, and they, are sure to live.
-        num_alive = len(led.union(filter(self.hears, electorate)))
-        return self.authority() is Authority.MAJORITY and 2 * len(led) < num_alive
+        return 2 * len(led) >= len(led.union(filter(self.hears, electorate)))
 
     def who_is_missing(self) -> str:
         """That this node reaches too few of the others, and which it does not reach, in words."""
-        electorate = self._log.electorate
+        electorate = self._log.voters
         missing = ", ".join(node for node, life in electorate.items() if not self.hears(life))
         return (
             f"this node reaches too few of the {len(electorate)} members of the job to go on without {missing}, which "
@@ -100,6 +112,11 @@ class Reachability:
     def has_left(self, lead: NodeId | None) -> bool:
         """Whether a leader is not present any more, because it left or its task died: a present node takes over."""
         return lead not in self._log.present and self.first_reached() is not None
+
+    def left_out_of(self) -> int:
+        """The round that is called without this node, which has a vote; 0 for none."""
+        is_called = self._log.scheduler.state is State.FORMING and self._node not in self._log.called[1]
+        return self._log.called[0] if is_called and self._life in self._log.electorate.values() else 0
 
     def call(self) -> tuple[str, ...]:
         """Incarnations of all linked agents, this one first; remembered for `is_complete`."""

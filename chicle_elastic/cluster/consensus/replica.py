@@ -27,6 +27,7 @@ from chicle_elastic.cluster.consensus.messages import (
     Paused,
     Propose,
     Refusal,
+    Released,
     Send,
     SteppedDown,
     Vote,
@@ -152,6 +153,8 @@ class Replica:
             self._on_stepped_down(peer)
         elif isinstance(message, LinkReport):
             self._link_reports.add(peer, message, now)
+        elif isinstance(message, Released):
+            self._reachability.released.add(self.peers[peer])
         else:
             self._leave(f"the leader {peer} has expelled this node: {message.reason}")
         return self._take()
@@ -268,7 +271,6 @@ class Replica:
         self.term = term
         self.lead = self.node
         self.role = Role.COLLECTING
-        self._queue.clear()
         self._election.clear()
         if not self._reachability.is_complete():
             self._claim()
@@ -338,13 +340,14 @@ class Replica:
         """Tell the leader which present nodes this one cannot reach."""
         if self.lead is None or self.lead not in self.peers or not self.own.is_live:
             return
-        if (report := self._link_reporter.report(self.term, self._reachability.unreached())) is not None:
+        unreached, left_out_of = self._reachability.unreached(), self._reachability.left_out_of()
+        if (report := self._link_reporter.report(self.term, unreached, left_out_of)) is not None:
             self._send(self.lead, report)
 
     def _answer(self) -> None:
         """Answer with the position of this log, once the iteration that breaks cannot extend it any more."""
         question = self._question
-        if question is None or self.lead is None or (self.own.is_breaking and self.own.is_awaiting):
+        if question is None or self.lead is None or self._holds_back():
             return
         self._question = None
         said = election.answer(self.log, question, asker=self.peers.get(self.lead, ""), ended=self.own.ended)
@@ -352,11 +355,16 @@ class Replica:
         if self.own.broken is not None and not self.own.is_breaking:
             self._send(self.lead, self.own.broken)
 
+    def _holds_back(self) -> bool:
+        """Whether the iteration of the task may still extend this log: it breaks, or entries of the leader before wait
+        for its end. These are entries like all others: that leader may have left with what they order."""
+        ends = (said.base + len(said.entries) for said in self._queue if isinstance(said, Append))
+        return self.own.is_awaiting and (self.own.is_breaking or max(ends, default=0) > len(self.log))
+
     def _follow(self, lead: NodeId, term: int) -> None:
         self.lead, self.term, self.role = lead, term, Role.FOLLOWING
         self._resume()
         self._patience.end()
-        self._queue.clear()
         self._waiting.clear()
         self._question = None
 
@@ -369,7 +377,8 @@ class Replica:
         """When all reachable agents have answered, the most complete log becomes the log of all."""
         if self.role is not Role.COLLECTING or not self._election.has_all(self.peers):
             return
-        if self.own.is_breaking and self.own.is_awaiting:
+        self._drain()
+        if self.role is not Role.COLLECTING or self._holds_back():
             return
         best = self._election.better_than(self.log, self.peers)
         if best is not None:
@@ -479,7 +488,7 @@ class Replica:
             lost = self._reachability.first_unreachable()
             if lost is not None:
                 self._sequence_one(events.NodeLost(node=lost), now)
-            elif (proposal := self._waiting.pop()) is not None:
+            elif (proposal := self._waiting.pop(self._is_due)) is not None:
                 self._sequence_one(proposal.event, now, proposal.origin, proposal.number)
             elif self.own.ended is not None:
                 for event in self.own.ended.events():
@@ -492,6 +501,18 @@ class Replica:
         if self.own.is_awaiting and (self._waiting.is_urgent or self._reachability.first_unreachable()):
             self._do(Vote())
         self._replace_leader()
+
+    def _is_due(self, event: Event) -> bool:
+        """Whether an event may have its place: a round is formed when those that it leaves out know of it."""
+        if not isinstance(event, events.RoundFormed) or event.round != self.log.called[0]:
+            return True
+        return all(
+            node in (self.node, *event.members)
+            or not self._reachability.hears(life)
+            or life in self._reachability.released
+            or self._link_reports.knows(node, event.round)
+            for node, life in self.log.electorate.items()
+        )
 
     def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
         stamp = max(self.log.now, now - self._offset_s)
@@ -518,9 +539,11 @@ class Replica:
         """Fold the received entries, as far as the task's iteration and gaps in the entries allow."""
         while self._queue and not self.own.is_awaiting:
             message = self._queue[0]
-            if isinstance(message, Append) and message.base > len(self.log):
+            if isinstance(message, Append) and message.base > len(self.log) and message.term == self.term:
                 return
             del self._queue[0]
+            if isinstance(message, Append) and message.base > len(self.log):
+                continue
             if isinstance(message, Install):
                 if not self.own.install(message.state):
                     self._leave("the leader no longer keeps entries that this node lacks, and that may concern it")
@@ -529,7 +552,11 @@ class Replica:
             elif not self._adopt(message.base, message.entries) or self.own.is_lost:
                 self._leave("the log of the leader has other entries, or has lost this node")
                 return
+            if message.term < self.term:
+                continue  # of the leader before
             self.own.is_breaking = False
+            if self._reachability.left_out_of():
+                self._report_links()
             if self._replace_leader():
                 return
 
@@ -576,5 +603,9 @@ class Replica:
 
     def _take(self) -> list[Action]:
         """Actions since the last call; messages first, so that others begin while this node still performs."""
+        if self.own.is_released:
+            self.own.is_released = False
+            for peer in self.peers:
+                self._send(peer, Released())
         actions, self._actions = self._actions, []
         return sorted(actions, key=lambda action: not isinstance(action, Send))

@@ -159,7 +159,7 @@ class ReplicatedLog:
             first_term=log.first_term,
             present=log.present,
             members=log.members,
-            electorate=dict(log.electorate),
+            electorate=log.voters,
             asked=asked,
             reported=frozenset(reported),
             in_flight=log.in_flight,

@@ -213,7 +213,7 @@ class Net:
             if replica.role is Role.LEADING and is_stale and agent.node not in self.without_store:
                 self.store = (replica.term, agent.life, (agent.life, *replica.peers.values()))
             for life in replica.log.electorate.values():
-                if not self.agents[life].is_alive:
+                if not self.agents[life].is_alive or self.agents[life].is_gone:
                     self._refused(agent, self.agents[life])
             if replica.role is not Role.OUT and agent.has_announced:
                 for node, life in dict(replica.log.lives).items():

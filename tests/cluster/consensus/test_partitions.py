@@ -8,10 +8,12 @@ from chicle_elastic.cluster.consensus.entries import Entry
 from chicle_elastic.cluster.consensus.link_reports import STALL_S
 from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.cluster.consensus.messages import (
+    Action,
     Append,
     CheckTerm,
     Claim,
     Expelled,
+    Folded,
     LinkReport,
     LogPosition,
     NewTerm,
@@ -27,7 +29,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from tests.cluster.consensus.log_judge import BrokenPromiseError
-from tests.cluster.consensus.log_pair import A, B, C, run_to_first_iteration
+from tests.cluster.consensus.log_pair import A, B, C, ended, exchange, run_to_first_iteration
 from tests.cluster.consensus.test_log import run_histories
 
 D = NodeId("d")
@@ -255,6 +257,82 @@ def test_a_term_that_was_asked_for_in_vain_is_not_known() -> None:
     candidate.connected(B, "b#1", now=2.0)
     claim = candidate.store_unreachable(now=2.0)
     assert claim == [Claim(term=3, known=1, members=("a#1", "b#1"))]
+
+
+def test_while_a_round_forms_a_part_needs_the_old_electorate_and_the_new_one() -> None:
+    """b is half of a and b, which the store would let go on: a and c are a majority of the round that may be formed."""
+    _, follower = run_to_first_iteration()
+    follower.iteration_ended(ended(), votes=1, now=2.0)
+    joined = Entry(now=2.0, event=events.NodeJoined(node=C), term=1, origin="c#1", number=1)
+    finished = Entry(now=2.0, event=ended().events()[0], term=1)
+    follower.received(A, Append(term=1, base=len(follower.log), entries=(joined, finished)), now=2.0)
+    assert follower.log.called == (2, (A, B, C))
+    assert [type(action) for action in follower.lost(A, now=3.0)] == [Paused, CheckTerm]
+    follower.connected(C, "c#1", now=4.0)
+    assert follower.may_claim, "with c it is a majority of three and half of two"
+
+
+def call_without_b() -> tuple[Replica, Replica, list[Action]]:
+    """The leader a has let b go, and calls a round of its own; b has not read of it. What a says is the last."""
+    lead, follower = run_to_first_iteration()
+    exchange(lead, follower, [], follower.propose(events.LeaveNoticed(node=B), now=2.0))
+    follower.iteration_ended(ended(), votes=1, now=2.0)
+    actions = lead.iteration_ended(ended(), votes=1, now=2.0)
+    assert lead.log.called == (2, (A,))
+    lead.propose(events.RoundFormed(round=2, members=(A,)), now=3.0)
+    return lead, follower, actions + lead.settle(now=3.0)
+
+
+def test_a_round_is_formed_when_those_that_it_leaves_out_know_of_it() -> None:
+    """Cut off before, b would be half of a and b for the store, and a all of the new round: both would go on."""
+    lead, follower, actions = call_without_b()
+    assert lead.log.electorate == {A: "a#1", B: "b#1"}
+    exchange(lead, follower, actions, [])
+    assert lead.log.electorate == {A: "a#1"}
+
+
+def test_a_node_that_stays_without_a_task_knows_that_a_round_leaves_it_out() -> None:
+    """Its link lasts, so it may vote until then; it says so to each leader."""
+    lead, follower = run_to_first_iteration()
+    exchange(lead, follower, [], follower.propose(events.NodeLost(node=B), now=2.0))
+    follower.iteration_ended(ended(), votes=1, now=2.0)
+    actions = lead.iteration_ended(ended(), votes=1, now=2.0)
+    lead.propose(events.RoundFormed(round=2, members=(A,)), now=3.0)
+    assert not any(isinstance(action, Folded) for action in lead.settle(now=3.0))
+    exchange(lead, follower, actions, [])
+    assert follower.log.members == (A,)
+
+
+def test_a_released_node_gives_up_its_vote_before_it_hangs_up() -> None:
+    """So a goes on without the store; had b been cut off, a would need the store, which b may have asked first."""
+    lead, follower, actions = call_without_b()
+    lead.lost(B, now=4.0)
+    [reason] = [action.reason for action in lead.store_unreachable(now=4.0) if isinstance(action, Paused)]
+    assert reason is not None
+    lead, follower, actions = call_without_b()
+    exchange(lead, follower, actions, [])
+    lead.lost(B, now=4.0)
+    lead.store_unreachable(now=4.0)
+    assert lead.role is Role.LEADING
+
+
+def test_entries_that_wait_behind_the_task_belong_to_the_log_of_a_candidate() -> None:
+    """The leader a has let itself go and has left; b, whose task was still in the iteration, has what that ordered."""
+    lead, follower = run_to_first_iteration()
+    exchange(lead, follower, lead.propose(events.LeaveNoticed(node=A), now=2.0), [])
+    exchange(lead, follower, lead.iteration_ended(ended(), votes=1, now=2.0), [])
+    follower.lost(A, now=3.0)
+    follower.claimed(2, now=3.0)
+    follower.iteration_ended(ended(), votes=1, now=3.0)
+    assert follower.log.entries[: len(lead.log)] == lead.log.entries
+
+
+def test_a_node_that_was_declared_lost_does_not_count_for_those_that_go_on() -> None:
+    """Its link lasts until it has read of its loss; cut off before, it and its like may be half of the electorate."""
+    reachable = Reachability(A, "a#1", members_of_a_round(A, B, C, D))
+    reachable.peers.update({node: f"{node}#1" for node in (B, C, D)})
+    reachable.evicted.update(("c#1", "d#1"))
+    assert reachable.authority() is Authority.STORE
 
 
 def test_a_part_that_goes_on_without_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

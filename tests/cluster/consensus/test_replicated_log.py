@@ -217,7 +217,7 @@ def test_what_several_followers_lack_alike_is_sent_to_all_of_them_at_once(loop: 
     assert len(message.entries) == 2
     # The third lacks more than the others do: it has a message of its own, and the others still share theirs.
     lead.log.connected(followers[2], "d#1")
-    lead.log.append(events.LeaveNoticed(node=A))
+    lead.log.append(events.HandoverDue(node=A))
     settle(loop)
     sent = {tuple(nodes): [message.base for message in messages] for nodes, messages in lead.sent[1:]}
     assert sent == {("b", "c"): [2], ("d",): [0, 2]}
