@@ -29,7 +29,7 @@ from chicle_elastic.cluster.consensus.replica import Replica
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.runtime.control.messages import Iterate
 from chicle_elastic.scheduling import codec, effects, events
-from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.values import Observations
 from tests.cluster.consensus.log_judge import BrokenPromiseError
 from tests.cluster.consensus.log_net import Net
@@ -276,6 +276,16 @@ def test_whoever_is_not_in_the_newest_term_is_out() -> None:
     [action] = follower.refused(2, "a#1", ("a#1",), now=2.0)
     assert isinstance(action, Expelled)
     assert follower.propose(events.LeaveNoticed(node=B), now=3.0) == []
+
+
+def test_a_leader_of_a_job_that_is_over_loses_nobody() -> None:
+    """The scheduler has no answer to it any more: the leader would sequence the same loss for ever."""
+    lead, _ = run_to_first_iteration()
+    lead.lost(B, now=2.0)
+    lead.claimed(2, now=2.0)
+    lead.iteration_ended(ended(stop_reason="gap below tol"), votes=0, now=2.0)
+    assert lead.log.scheduler.state is State.FINISHED
+    assert lead.role is Role.LEADING
 
 
 def test_a_log_with_other_entries_is_expelled() -> None:
