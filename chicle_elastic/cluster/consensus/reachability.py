@@ -102,7 +102,9 @@ class Reachability:
         return next((node for node in self._log.present if self.reaches(node)), None)
 
     def first_unreachable(self) -> NodeId | None:
-        """The first present node that is unreachable: it is lost."""
+        """The first present node that is unreachable: it is lost. A job that is over loses nobody any more."""
+        if self._log.scheduler.state is State.FINISHED:
+            return None
         return next((node for node in self._log.present if not self.reaches(node)), None)
 
     def is_a_member_gone(self) -> bool:

@@ -39,7 +39,7 @@ from chicle_elastic.cluster.consensus.reachability import Authority, Reachabilit
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.events import Event
-from chicle_elastic.scheduling.scheduler import Scheduler, State
+from chicle_elastic.scheduling.scheduler import Scheduler
 
 
 class Replica:
@@ -480,8 +480,8 @@ class Replica:
 
     def _sequence(self, now: float) -> None:
         """Sequence the waiting proposals, as far as the iteration in flight allows."""
-        if self.role is not Role.LEADING or self.log.scheduler.state is State.FINISHED:
-            return  # what is over loses nobody any more
+        if self.role is not Role.LEADING:
+            return
         while self.log.in_flight is None or self.own.ended is not None:
             if self.own.is_live and self.own.ended is None and self._reachability.has_left(self.lead):
                 break  # others may know it without a message, and go on at once: what waits is proposed to them again
