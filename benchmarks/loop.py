@@ -1,5 +1,6 @@
 """What a change costs a training loop of PyTorch: `chicle_elastic.torch` against DDP under stock torchrun, tuned, and,
-where it is installed, against torchft (`pip install --target FOLDER torchft-nightly`, then `--torchft FOLDER`).
+where they are installed, against torchft (`pip install --target FOLDER torchft-nightly`, then `--torchft FOLDER`) and
+a group that PyTorch reconfigures in place (`pip install --target FOLDER torch==2.14.1 numpy`, `--in-place FOLDER`).
 
 Four processes on this host train a network with Adam, the same batches on both sides. A process is killed, a node
 joins, a node is given notice, and so on; the stall is the longest time between two steps around the change less two
@@ -15,11 +16,13 @@ The last line is the whole result as JSON. Exit code 1 when a bar is missed.
 import ast
 import dataclasses
 import itertools
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,13 +31,25 @@ from typing import Any, TypeAlias
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
+from torch.distributed import TCPStore
 from torch.nn import functional
 
 import chicle_elastic.torch as elastic
 from benchmarks.bars import Bar, Row
 from benchmarks.elastic import JOIN, NOTICE, SIGKILL, Stalls, add_one, phase_rows, phases_of, summary, take_one
 from benchmarks.elastic_laps import Lap
-from benchmarks.elastic_nodes import NUM_NODES, ROOT, STOCK_CONF, STOCK_ENVIRON, THREADS, TIMEOUT_S, Chicle, Side, Stock
+from benchmarks.elastic_nodes import (
+    NUM_NODES,
+    ROOT,
+    STOCK_CONF,
+    STOCK_ENVIRON,
+    THREADS,
+    TIMEOUT_S,
+    Chicle,
+    Node,
+    Side,
+    Stock,
+)
 from benchmarks.report import Report, parser
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.torch.schedule import Position
@@ -123,6 +138,54 @@ class TorchftLoop(Side):
         ]
 
 
+class Members:
+    """The store of nodes, and who says which of them form the next group, which PyTorch leaves to its user: those that
+    run, are ready and have not said that they leave."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes, self._store = nodes, TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._store.set("round", "0")
+        self.endpoint = f"127.0.0.1:{self._store.port}"
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._say)
+        self._thread.start()
+
+    def _say(self) -> None:
+        round, said = 0, list[str]()
+        while not self._is_over.wait(0.005):
+            names = [node.name for node in self._nodes if node.is_running and self._is_member(node.name)]
+            if names != said and (round or len(names) == NUM_NODES):
+                round, said = round + 1, names
+                self._store.set(f"members/{round}", json.dumps(names))
+                self._store.set("round", str(round))
+
+    def _is_member(self, name: str) -> bool:
+        return self._store.check([f"ready/{name}"]) and not self._store.check([f"leaves/{name}"])
+
+    def close(self) -> None:
+        """End it."""
+        self._is_over.set()
+        self._thread.join()
+
+
+class InPlaceLoop(Side):
+    """Nodes of a group that PyTorch reconfigures: processes without agents."""
+
+    name, parameters = "in-place", 5_000_000
+    torch = ""
+
+    def new_store(self) -> Members:
+        """Return where the nodes find each other."""
+        return Members(self._all)
+
+    def command(self, name: str) -> list[str]:
+        """The task itself."""
+        return [
+            *("env", f"PYTHONPATH={self.torch}", f"MEMBERS={self.store.endpoint}"),
+            *(sys.executable, TASK, "in_place", str(self.folder), name, "--parameters", str(self.parameters)),
+        ]
+
+
 def play(side: Side, changes: int) -> Stalls:
     """All changes of one side; milliseconds of stall by kind, less one more median step."""
     stalls: Stalls = defaultdict(list)
@@ -173,21 +236,23 @@ def lines_of(side: str) -> int:
     return (found.end_lineno or 0) - found.lineno + 1
 
 
-def torchft_rows(ours: Stalls, folder: Path, changes: int) -> Iterator[Row]:
-    """Measure what the same changes cost torchft, beside ours. A side that ends by itself is told."""
+def peer_rows(ours: Stalls, peer: type[Side], folder: Path, changes: int) -> Iterator[Row]:
+    """Measure what the same changes cost a peer, beside ours. A side that ends by itself is told."""
+    name = peer.name
     try:
-        with TorchftLoop(folder, 0.0) as side:
+        with peer(folder, 0.0) as side:
             stalls = play(side, changes)
-            _, never = steps_done_again(side.folder)
+            again, never = steps_done_again(side.folder)
             dropped = samples_dropped(side.folder)
     except RuntimeError as error:
-        yield Row("torchft", f"torchft: not measured; {str(error).partition(';')[0]}", None, "", "")
+        yield Row(name, f"{name}: not measured; {str(error).partition(';')[0]}", None, "", "")
         return
     for kind, values in stalls.items():
         shown = summary(ours[kind]), summary(values)
         more = statistics.median(values) - statistics.median(ours[kind])
-        yield Row("torchft", f"stall of torchft less ours, {kind}, ms", None, *shown, more, None, {"all": values})
-    yield Row("torchft", "torchft: batches that a node lost, and steps never done", None, "", f"{dropped} and {never}")
+        yield Row(name, f"stall of {name} less ours, {kind}, ms", None, *shown, more, None, {"all": values})
+    what = f"{name}: sums of a node that failed, steps that a node did again, and steps never done"
+    yield Row(name, what, None, "", f"{dropped}, {again} and {never}")
 
 
 def rows_of(ours: Stalls, stock: Stalls, what: str) -> Iterator[Row]:
@@ -355,6 +420,7 @@ def main() -> int:
     line.add_argument("--changes", type=int, default=5, help="kills, and notices (default 5); twice as many joins")
     line.add_argument("--stock-changes", type=int, default=2, help="the same for stock, 0 leaves it out (default 2)")
     line.add_argument("--torchft", metavar="FOLDER", default="", help="where torchft is; by default it is left out")
+    line.add_argument("--in-place", metavar="FOLDER", default="", help="where torch >= 2.14 is; by default left out")
     line.add_argument("--large-changes", type=int, default=3, help="changes with 300 MB of state (default 3)")
     line.add_argument("--pairs", type=int, default=21, help="pairs of runs without a change (default 21)")
     line.add_argument("--num-steps", type=int, default=100, help="steps of each of these runs (default 100)")
@@ -392,10 +458,14 @@ def main() -> int:
             Bar(0, at_most=True),
         )
         report.add([done])
-        if arguments.torchft:
-            TorchftLoop.torchft = arguments.torchft
-            report.add(torchft_rows(ours, folder / "torchft", max(1, arguments.stock_changes)))
-        shown = f"{lines_of('chicle')}", f"{lines_of('stock')}, torchft {lines_of('torchft')}"
+        TorchftLoop.torchft, InPlaceLoop.torch = arguments.torchft, arguments.in_place
+        for other, is_there in ((TorchftLoop, arguments.torchft), (InPlaceLoop, arguments.in_place)):
+            if is_there:
+                report.add(peer_rows(ours, other, folder / other.name, max(1, arguments.stock_changes)))
+        theirs = (
+            f"{lines_of('stock')}, torchft {lines_of('torchft')}, in place {lines_of('in_place')} and its `Members`"
+        )
+        shown = f"{lines_of('chicle')}", theirs
         report.add([Row("work", "lines of the whole loop", None, *shown)])
         report.add(phase_rows(phases))
         if arguments.large_changes:

@@ -3,14 +3,16 @@
     chicle    the loop of chicle_elastic.torch
     stock     DDP under torchrun, with a checkpoint every so many steps, as PyTorch's own tutorial has it
     torchft   DDP of torchft, replica groups of one process, as its own examples have it
+    in_place  a group that PyTorch (2.14 on, experimental) reconfigures in place, with what it leaves to its user
 
-The first two take the same samples of an epoch in the same global batches; torchft drops the batches of a step that
+All but torchft take the same samples of an epoch in the same global batches; torchft drops the batches of a step that
 fails, which are written down as steps -1. After each step a process appends the end of the step
 to the laps of its node, and to NODE.steps the number of the step, its end, and the processor seconds of the process and
 its agent until then.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -198,10 +200,85 @@ def torchft(options: argparse.Namespace) -> None:
                 return
 
 
+def in_place(options: argparse.Namespace) -> None:
+    """Do the same by hand: a sum of gradients, and the state from who is furthest to all others of a new group. The
+    benchmark says who its members are (`loop.Members`)."""
+    import torch.distributed as dist
+
+    host, _, port = os.environ["MEMBERS"].rpartition(":")
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(minutes=2))
+    model, (x, y) = network(options.parameters), data()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    functional.cross_entropy(model(x[:1]), y[:1]).backward()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()  # makes the state, and changes nothing
+    tensors = [*model.parameters(), *(value for of in optimizer.state.values() for value in of.values())]
+    silent = timedelta(seconds=SILENT_S)
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore("group", store),
+        rank=int(options.node[1:]),
+        world_size=1000,
+        timeout=silent,
+        enable_reconfigure=True,  # type: ignore[call-arg]  # of a newer torch
+    )
+    steps, done, round, rank, size = Steps(options.folder, options.node), 0, 0, 0, 0
+    signal.signal(signal.SIGTERM, lambda *_: store.set(f"leaves/{options.node}", ""))
+
+    def meet() -> bool:
+        """Form the newest group that this node is in. Returns False where it has been left out."""
+        nonlocal done, round, rank, size
+        while (newest := int(store.get("round"))) == round:
+            time.sleep(0.002)
+        was, round = round, newest
+        names = json.loads(store.get(f"members/{round}"))
+        if options.node not in names:
+            return not was and meet()
+        store.set(f"handle/{round}/{options.node}", dist._get_reconfigure_handle())  # type: ignore[attr-defined]
+        handles = [store.get(f"handle/{round}/{name}").decode() for name in names]
+        # Those that were in a sum with a dead node come when it has timed out.
+        formed = dist._reconfigure(uuid=round, handles=handles, timeout=3 * silent)  # type: ignore[attr-defined]
+        formed.wait()
+        rank, size = names.index(options.node), len(names)
+        each = [torch.zeros(1, dtype=torch.int64) for _ in names]
+        dist.all_gather(each, torch.tensor([done]))
+        furthest = max(range(size), key=lambda rank: int(each[rank]))
+        if any(int(count) != int(each[furthest]) for count in each):
+            with torch.no_grad():
+                for tensor in tensors:
+                    dist.broadcast(tensor, furthest)
+            done = int(each[furthest])
+        return True
+
+    store.set(f"ready/{options.node}", "")
+    per_epoch, is_in = NUM_SAMPLES // options.batch, meet()
+    while is_in:
+        try:
+            epoch, number = divmod(done, per_epoch)
+            order = torch.randperm(NUM_SAMPLES, generator=torch.Generator().manual_seed(epoch))
+            mine = order[number * options.batch :][: options.batch].tensor_split(size)[rank]
+            optimizer.zero_grad()
+            (functional.cross_entropy(model(x[mine]), y[mine], reduction="sum") / options.batch).backward()
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            is_new = torch.tensor([float(int(store.get("round")) > round)])
+            total = torch.cat([*(gradient.reshape(-1) for gradient in gradients), is_new])
+            dist.all_reduce(total)
+            for gradient, part in zip(gradients, total.split([g.numel() for g in gradients] + [1]), strict=False):
+                gradient.copy_(part.view_as(gradient))
+            optimizer.step()
+            done += 1
+            steps.ended(done - 1, size)
+            is_in = meet() if total[-1] else True
+        except RuntimeError as error:
+            print(error, flush=True)
+            steps.dropped()
+            is_in = meet()
+
+
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("side", choices=("chicle", "stock", "torchft"))
+    parser.add_argument("side", choices=("chicle", "stock", "torchft", "in_place"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("node")
     parser.add_argument("--parameters", type=int, default=5_000_000)
@@ -211,7 +288,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=CHECKPOINT_EVERY)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    {"chicle": chicle, "stock": stock, "torchft": torchft}[options.side](options)
+    {"chicle": chicle, "stock": stock, "torchft": torchft, "in_place": in_place}[options.side](options)
 
 
 if __name__ == "__main__":
