@@ -118,8 +118,9 @@ class GroupFormation:
             f"the tasks of {len(self._members)} nodes could not connect {MANY} times in a row: {self.describe()} "
             f"({reason}). The agents reach each other, the tasks do not: check that a firewall leaves the ports of the "
             "tasks open (--port-range keeps all listeners of a node within a range), and that each address is one that "
-            "the other hosts reach (--interface or --advertise chooses it; `chicle doctor --peer` tries it). Further "
-            f"tries follow at intervals of up to {LAST_PAUSE_S:g} s, for {self._patience_s:g} s (--patience)"
+            "the other hosts reach (--bulk-interface, --interface or --advertise chooses it; `chicle doctor --peer` "
+            f"tries it). Further tries follow at intervals of up to {LAST_PAUSE_S:g} s, for {self._patience_s:g} s "
+            "(--patience)"
         )
 
 

@@ -258,7 +258,7 @@ class ReplicatedLog:
             "life": replica.life,
             "role": replica.role.value,
             "is_paused": replica.is_paused,
-            "electorate": dict(replica.log.electorate),
+            "electorate": replica.log.voters,
             "lead": replica.lead,
             "term": replica.term,
             "is_live": replica.own.is_live,

@@ -133,6 +133,7 @@ class ProcessGroup:
         """
         self._require_whole()
         assert self._begun is not None
+        self.all_gather(np.zeros(1))  # the time for devices begins when those that had to catch up are there, too
         store, prefix, network = self._begun
         client = self._open_store(store, timeout_s)
         signed = torch_store(SignedStore(client, f"{prefix}/devices", network.secret))
