@@ -69,7 +69,9 @@ class LinearEstimator(CallbackSupportMixin, LinearParams, metaclass=ABCMeta):
         require_moderate(self, training.hook_arguments, is_first=True)
         try:
             trainer, beginning = self._begun(training, runtime)
-            training = replace(training, source=source_of(runtime, training.source, trainer))
+            source = source_of(runtime, training.source, trainer)
+            if source is not training.source:
+                training = replace(training, source=source)
             outcome = fit_linear(self, runtime, trainer, training, seed, **beginning)
         except DataError:
             training.require_finite(self)  # says it with names of columns

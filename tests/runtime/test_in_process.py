@@ -21,7 +21,8 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.scheduling.effects import Log
 from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
-from chicle_elastic.solvers.linear import certified, losses, methods
+from chicle_elastic.solvers.linear import losses, methods
+from chicle_elastic.solvers.linear.newton import passes
 from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
@@ -337,7 +338,7 @@ def test_data_that_the_memory_cannot_hold_is_refused_before_it_is_loaded(tmp_pat
 
 def test_memory_has_to_have_room_for_what_the_method_keeps(tmp_path, monkeypatch):
     """Else rows stay in their files; and if that does not do, the figure for it is in the message, too."""
-    monkeypatch.setattr(certified, "COMPILER_BYTES", 0)
+    monkeypatch.setattr(passes, "COMPILER_BYTES", 0)
     X, y = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32), np.arange(20_000) % 2
     folder, trainer = write(tmp_path / "data", X, y, classes=(0, 1)), LinearTrainer(loss="logistic")
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.cluster.consensus.messages import LinkReport
+from chicle_elastic.cluster.consensus.reachability import Reachability
 from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling.events import Event, RoundFormed
 
 STALL_S = 1.0  # how long a report must stand, and the log must not have grown, before a node is declared lost
 
@@ -36,10 +38,10 @@ class LinkReporter:
 
 
 class LinkReports:
-    """The latest report of each follower."""
+    """The latest report of each follower, for the leader."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, leader: NodeId, log: Log, reachability: Reachability) -> None:
+        self._leader, self._log, self._reachability = leader, log, reachability
         self._reports: dict[NodeId, tuple[float, frozenset[str]]] = {}
         self._left_out: dict[NodeId, int] = {}
         self._length = -1
@@ -57,16 +59,21 @@ class LinkReports:
         self._reports[reporter] = (since_s if unreached & before else now, unreached)
         self._left_out[reporter] = report.left_out_of
 
-    def knows(self, node: NodeId, round: int) -> bool:
-        """Whether a node knows that it is left out of a round."""
-        return self._left_out.get(node) == round
+    def awaits(self, event: Event) -> bool:
+        """Whether an event has no place yet: a round is formed when those that it leaves out know of it."""
+        if not isinstance(event, RoundFormed) or event.round != self._log.called[0]:
+            return False
+        return any(
+            node not in (self._leader, *event.members)
+            and self._reachability.hears(life)
+            and life not in self._reachability.released
+            and self._left_out.get(node) != event.round
+            for node, life in self._log.electorate.items()
+        )
 
-    def victim(self, leader: NodeId, peers: Mapping[NodeId, str], now: float) -> NodeId | None:
-        """The node that the most links are down to, if links are down between peers of the leader and the log stands.
-
-        Args:
-            leader: This node, which is never the victim.
-        """
+    def victim(self, peers: Mapping[NodeId, str], now: float) -> NodeId | None:
+        """The node that the most links are down to, if links are down between peers of the leader and the log stands;
+        never the leader."""
         if len(self._log) != self._length:
             self._length, self._grown_s = len(self._log), now
         linked = set(peers.values())
@@ -77,7 +84,7 @@ class LinkReports:
             for node, life in self._log.lives.items():
                 if life in unreached and life in linked:
                     num_down.update((reporter, node))
-        del num_down[leader]
+        del num_down[self._leader]
         if not num_down or now - self._grown_s < STALL_S:
             return None
         order = self._log.present

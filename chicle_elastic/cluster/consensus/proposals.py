@@ -67,12 +67,12 @@ class PendingProposal:
         if proposal.number == max(same, default=self._log.seen(proposal.origin)) + 1:
             self._items.append(_Waiting(node, proposal))
 
-    def pop(self, is_due: Callable[[Event], bool]) -> Propose | None:
-        """The next one that is not in the log already; none as long as its event is not due."""
+    def pop(self, must_wait: Callable[[Event], bool]) -> Propose | None:
+        """The next one that is not in the log already; none as long as its event must wait."""
         while self._items:
             proposal = self._items[0].proposal
             is_new = proposal.number == self._log.seen(proposal.origin) + 1
-            if is_new and not is_due(proposal.event):
+            if is_new and must_wait(proposal.event):
                 return None
             self._items.popleft()
             if is_new:

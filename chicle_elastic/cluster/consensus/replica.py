@@ -74,7 +74,7 @@ class Replica:
         self._waiting = PendingProposal(self.log)
         self._election = Election()
         self._followers = Followers(self.log)
-        self._link_reports = LinkReports(self.log)
+        self._link_reports = LinkReports(node, self.log, self._reachability)
         self._offset_s = 0.0
         self._claimed_term = 0
         # A claim may follow on these terms in the store, and on no other: this node heard the leader of the one, and
@@ -126,7 +126,7 @@ class Replica:
 
     def check_links(self, *, now: float) -> list[Action]:
         """To be called twice a second: declares a node lost that other nodes cannot hear, if that stops the job."""
-        if self.role is Role.LEADING and (victim := self._link_reports.victim(self.node, self.peers, now)) is not None:
+        if self.role is Role.LEADING and (victim := self._link_reports.victim(self.peers, now)) is not None:
             self._reachability.evicted.add(self.log.lives[victim])
             self._claim()
         return self._take()
@@ -488,7 +488,7 @@ class Replica:
             lost = self._reachability.first_unreachable()
             if lost is not None:
                 self._sequence_one(events.NodeLost(node=lost), now)
-            elif (proposal := self._waiting.pop(self._is_due)) is not None:
+            elif (proposal := self._waiting.pop(self._link_reports.awaits)) is not None:
                 self._sequence_one(proposal.event, now, proposal.origin, proposal.number)
             elif self.own.ended is not None:
                 for event in self.own.ended.events():
@@ -501,18 +501,6 @@ class Replica:
         if self.own.is_awaiting and (self._waiting.is_urgent or self._reachability.first_unreachable()):
             self._do(Vote())
         self._replace_leader()
-
-    def _is_due(self, event: Event) -> bool:
-        """Whether an event may have its place: a round is formed when those that it leaves out know of it."""
-        if not isinstance(event, events.RoundFormed) or event.round != self.log.called[0]:
-            return True
-        return all(
-            node in (self.node, *event.members)
-            or not self._reachability.hears(life)
-            or life in self._reachability.released
-            or self._link_reports.knows(node, event.round)
-            for node, life in self.log.electorate.items()
-        )
 
     def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
         stamp = max(self.log.now, now - self._offset_s)

@@ -1,7 +1,6 @@
 """What all linear trainers have in common: one state from pass to pass, and an end on a certificate only."""
 
 import math
-import sys
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
@@ -27,7 +26,6 @@ AGAIN = 0.8
 """Share of `tol` that Newton steps aim at first, and coordinate descent of one task after a certificate that was not
 good enough: another one costs as much as two passes over all rows, and estimates scatter. Several tasks also wait for
 each other in each iteration that it costs."""
-COMPILER_BYTES = 118 << 20  # that numba, LLVM and the kernels take, without pages of files; Linux, Python 3.11
 HOW = "tol", "num_threads", "algorithm"  # Parameters of trainers that do not change what is minimised
 STUCK = "no step lowers the objective any further, for rounding"  # Why a job ends that would only repeat itself
 
@@ -67,14 +65,6 @@ class CertifiedTrainer(Trainer):
     @abstractmethod
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> Any:
         """Return the state before the first pass."""
-
-    def kept_bytes(self, schema: DataSchema, num_tasks: int) -> int:
-        """Return what passes keep of all rows, and the compiler of kernels where it is not loaded yet."""
-        from chicle_elastic.solvers.linear.newton.passes import bytes_of_passes
-
-        num_threads = getattr(self, "num_threads", 1)
-        of_passes = bytes_of_passes(self.problem_of(None), schema, self.num_outputs(schema), num_threads)
-        return of_passes + COMPILER_BYTES * ("numba" not in sys.modules)
 
     def look(self, progress: Array) -> Any:
         """Return the state of a progress, for reading only; None where there is none."""

@@ -118,7 +118,9 @@ class LinearTrainer(CertifiedTrainer):
 
     def kept_bytes(self, schema: DataSchema, num_tasks: int) -> int:
         """Return what passes of Newton's method keep, or coordinate descent and the Newton steps of a task alone."""
-        of_passes = CertifiedTrainer.kept_bytes(self, schema, num_tasks)
+        from chicle_elastic.solvers.linear.newton.passes import kept_bytes
+
+        of_passes = kept_bytes(self, schema)
         if self._choice(schema, num_tasks).method is Method.NEWTON:
             return of_passes
         from chicle_elastic.solvers.linear.wide.finish import bytes_of_steps

@@ -5,6 +5,7 @@ product of its rows with a vector and one or two sums over them; with corners al
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -31,6 +32,7 @@ from chicle_elastic.solvers.linear.progress import no_numbers
 from chicle_elastic.solvers.linear.rows import NewtonRows, add_dense
 
 VALUE_BYTES = 8  # of a float64
+COMPILER_BYTES = 118 << 20  # that numba, LLVM and the kernels take, without pages of files; Linux, Python 3.11
 WORK_VECTORS = 10  # of values per row that `NewtonPasses.run` has at once beside what is kept; a test counts
 
 
@@ -50,6 +52,13 @@ class _Point:
 def forgets(problem: Problem, *, are_in_files: bool) -> bool:
     """Say whether passes find anew what they know of rows: scores follow from w, and duals are in the chunks."""
     return are_in_files and (problem.has_duals or not problem.loss.has_theta)
+
+
+def kept_bytes(trainer: Any, schema: DataSchema) -> int:
+    """Return what passes of a trainer keep of all rows, and the compiler of kernels where it is not loaded yet."""
+    num_threads = getattr(trainer, "num_threads", 1)
+    of_passes = bytes_of_passes(trainer.problem_of(None), schema, trainer.num_outputs(schema), num_threads)
+    return of_passes + COMPILER_BYTES * ("numba" not in sys.modules)
 
 
 def bytes_of_passes(problem: Problem, schema: DataSchema, num_outputs: int, num_threads: int) -> int:

@@ -39,6 +39,12 @@ class NewtonTrainer(CertifiedTrainer):
     machines: ClassVar[Any] = {NewtonState: steps}
     usual: ClassVar[Mapping[str, Any]] = {"l1_ratio": 0.0, "code_classes": None}
 
+    def kept_bytes(self, schema: DataSchema, num_tasks: int) -> int:
+        """Return what passes keep of all rows, and the compiler of kernels where it is not loaded yet."""
+        from chicle_elastic.solvers.linear.newton.passes import kept_bytes
+
+        return kept_bytes(self, schema)
+
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`: of a squared loss with an l1 penalty also after a solution for the duals alone."""
         state = NewtonState.look(report.progress)
