@@ -189,7 +189,8 @@ def test_an_interrupt_ends_agent_and_task(number: signal.Signals, tmp_path: Path
     (tmp_path / "task.py").write_text(TASK)
     told = tmp_path / "told"
     with LocalAgents(tmp_path, script=(str(tmp_path / "task.py"), str(told), "wait"), has_log_dir=False) as cluster:
-        agent = cluster.start("n0", options=("-t", "3"))
+        before = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+        agent = cluster.start("n0", options=("-t", "3"), before=before)
         assert comes(told.exists)
         agent.signal(number)
         assert agent.wait_for_end() == 128 + number
