@@ -58,7 +58,7 @@ class Seat:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the group of the round is broken, so that no sum can come, or there is none."""
+        """Say whether the group of the round is broken, so that no sum can come, or there is none."""
         return self._group is None or self._group.is_broken
 
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:

@@ -60,7 +60,7 @@ class LinkReports:
         self._left_out[reporter] = report.left_out_of
 
     def awaits(self, event: Event) -> bool:
-        """Whether an event has no place yet: a round is formed when those that it leaves out know of it."""
+        """Say whether an event has no place yet: a round is formed when those that it leaves out know of it."""
         if not isinstance(event, RoundFormed) or event.round != self._log.called[0]:
             return False
         return any(

@@ -24,7 +24,7 @@ from chicle_elastic.scheduling.scheduler import State
 
 
 class Authority(IntEnum):
-    """What the nodes that are reachable may do, the least first; see the top of the module."""
+    """List what the nodes that are reachable may do, the least first; see the top of the module."""
 
     NONE = 0
     STORE = 1

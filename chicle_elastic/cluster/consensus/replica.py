@@ -356,8 +356,8 @@ class Replica:
             self._send(self.lead, self.own.broken)
 
     def _holds_back(self) -> bool:
-        """Whether the iteration of the task may still extend this log: it breaks, or entries of the leader before wait
-        for its end. These are entries like all others: that leader may have left with what they order."""
+        """Say whether the iteration of the task may still extend this log: it breaks, or entries of the leader before
+        wait for its end. These are entries like all others: that leader may have left with what they order."""
         ends = (said.base + len(said.entries) for said in self._queue if isinstance(said, Append))
         return self.own.is_awaiting and (self.own.is_breaking or max(ends, default=0) > len(self.log))
 

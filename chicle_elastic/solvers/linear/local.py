@@ -250,7 +250,7 @@ class LocalData(LocalPart):
         *,
         must_check: bool = False,
     ) -> None:
-        """As `each_part` with the numbers of these parts of all rows. Of rows in files, the next ones are asked for
+        """Do as `each_part` with the numbers of these parts of all rows. Of rows in files, the next ones are asked for
         while a thread works. A DataError names a row that has a NaN or an infinity, if no pass has looked and it must.
         """
         must_check = must_check and not self._are_rows_checked

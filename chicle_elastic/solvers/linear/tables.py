@@ -66,7 +66,7 @@ class LocalTables:
 
     @cached_property
     def are_in_files(self) -> bool:
-        """Whether rows stay in their files, because memory has no room for them."""
+        """Say whether rows stay in their files, because memory has no room for them."""
         return any(lie_in_file(block.rows) for block in self.keep_alive)
 
     @cached_property

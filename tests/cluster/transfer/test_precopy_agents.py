@@ -65,7 +65,7 @@ def test_a_source_that_leaves_while_its_rows_are_read_loses_no_sample(nodes: Cha
 
 
 def events_of(nodes: ChaosNodes, node: ChaosNode, kind: str) -> list[dict]:
-    """What a node has written down."""
+    """Return what a node has written down."""
     events = map(json.loads, (nodes.log / f"{node.name}{SUFFIX}").read_text().splitlines())
     return [event for event in events if event["kind"] == kind]
 
