@@ -142,7 +142,8 @@ def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingS
     by_sender: dict[int, list[memoryview]] = {rank: [] for rank in senders}
     for view in map(bytes_of, tensors):
         for rank, part in zip(senders, cut(0, len(view), len(senders)), strict=True):
-            by_sender[rank].append(view[part.start : part.stop])
+            if part.start < part.stop:  # a stream of verbs takes no empty views
+                by_sender[rank].append(view[part.start : part.stop])
 
     def rest() -> None:
         if is_sender:
