@@ -15,7 +15,7 @@ from chicle_elastic.chunks.header_reading import Buffer, bytes_of, crc_of_header
 from chicle_elastic.chunks.headers import HEADER_BYTES, Header, aligned
 from chicle_elastic.chunks.manifest import MANIFEST_NAME, ChunkFile, Label, Manifest
 from chicle_elastic.chunks.places import Place, UrlPath, place_of
-from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, SchemaOfFiles, StateSpec
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, MappedFile, SchemaOfFiles, StateSpec
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
@@ -173,7 +173,7 @@ class ChunkFolder:
         where = str(path)
         try:
             status = os.stat(where)
-            content = np.memmap(Path(where), np.uint8, mode="r")
+            content = MappedFile(Path(where), np.uint8, mode="r")
         except (OSError, ValueError) as error:  # an empty file cannot be mapped
             raise _unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
         file = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -93,26 +93,35 @@ Rows: TypeAlias = "Array | CsrRows"  # dense rows (ndarray of shape (num_rows, n
 
 def lie_in_file(rows: Rows) -> bool:
     """Say whether rows are mapped from a file, so that their order of reading matters."""
-    return _mapping_of(rows) is not None
+    return _mapping_of(rows, np.memmap) is not None
+
+
+class MappedFile(np.memmap):
+    """The bytes of a mapped chunk file. A memmap of the user is another thing: it may hold what its file does not."""
+
+
+def lie_in_chunk_file(rows: Rows) -> bool:
+    """Say whether rows stay in the file of their chunk."""
+    return _mapping_of(rows, MappedFile) is not None
 
 
 def ask_for(rows: Rows) -> None:
-    """Let the system read the file that rows lie in while the caller goes on."""
-    mapping = _mapping_of(rows)
+    """Let the system read the chunk file that rows lie in while the caller goes on, where a system can be asked."""
+    mapping: Any = _mapping_of(rows, MappedFile) if hasattr(mmap, "MADV_WILLNEED") else None
     for begin in range(0, 0 if mapping is None else mapping.size, READ_BYTES):
         mapping._mmap.madvise(mmap.MADV_WILLNEED, begin, min(READ_BYTES, mapping.size - begin))
 
 
 def let_go(rows: Rows) -> None:
-    """Let the system take the pages of the file that rows lie in first when it needs memory."""
-    mapping = _mapping_of(rows)
+    """Let the system take the pages of the chunk file that rows lie in, where a system can be asked."""
+    mapping: Any = _mapping_of(rows, MappedFile) if hasattr(mmap, "MADV_DONTNEED") else None
     if mapping is not None:
         mapping._mmap.madvise(mmap.MADV_DONTNEED)
 
 
-def _mapping_of(rows: Rows) -> Any:
+def _mapping_of(rows: Rows, kind: type[Any]) -> Any:
     array: Any = rows.values if isinstance(rows, CsrRows) else rows
-    while array is not None and not isinstance(array, np.memmap):
+    while array is not None and not (isinstance(array, kind) and array._mmap is not None):  # a copy of one has no map
         array = getattr(array, "base", None)
     return array
 

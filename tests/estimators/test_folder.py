@@ -10,7 +10,7 @@ from chicle_elastic.chunks.views import NO_STATE, lie_in_file
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import ChunkCorruptError, DataError
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import ChicleSVM
+from estimators import ChicleHuber, ChicleLogisticRegression, ChicleSVM
 from tests.control_group import run_with_memory
 from tests.estimators import problems
 from tests.estimators.problems import write
@@ -70,6 +70,22 @@ def test_rows_that_stay_in_their_files_give_the_model_of_rows_in_memory(algorith
         assert np.max(model.duality_gap_) <= 1e-5
     first, second = (model.history_[-1].figures["objective"] for model in models)
     assert second == pytest.approx(first, rel=1e-5)
+
+
+@pytest.mark.parametrize("how", ["changed", "copied"])
+@pytest.mark.parametrize("kind", [ChicleSVM, ChicleLogisticRegression, ChicleHuber])
+def test_a_memmap_of_the_user_is_data_as_it_is_in_memory(kind, how, tmp_path):
+    """What was changed in a copy-on-write map is not in its file: the pages are never given back."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "X.npy", rng.normal(size=(3000, 5)).astype(np.float32))
+    X = np.load(tmp_path / "X.npy", mmap_mode="c")
+    X[:] = rng.normal(size=X.shape)
+    X = X.copy() if how == "copied" else X
+    before = np.array(X)
+    y = (before[:, 0] > 0).astype(np.float64)
+    model, other = (kind(random_state=0).fit(rows, y) for rows in (X, before))
+    np.testing.assert_array_equal(X, before)
+    np.testing.assert_allclose(model.coef_, other.coef_, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow

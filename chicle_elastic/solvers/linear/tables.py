@@ -13,7 +13,7 @@ import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.rows import as_floats
-from chicle_elastic.chunks.views import Array, CsrRows, lie_in_file
+from chicle_elastic.chunks.views import Array, CsrRows, lie_in_chunk_file
 from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
@@ -67,7 +67,7 @@ class LocalTables:
     @cached_property
     def are_in_files(self) -> bool:
         """Say whether rows stay in their files, because memory has no room for them."""
-        return any(lie_in_file(block.rows) for block in self.keep_alive)
+        return any(lie_in_chunk_file(block.rows) for block in self.keep_alive)
 
     @cached_property
     def rows(self) -> "RowTable":
