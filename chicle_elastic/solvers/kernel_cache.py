@@ -15,8 +15,8 @@ errors: list[str] = []
 def cache_dir() -> Path | None:
     """A folder for kernels compiled from exactly these sources; None where no folder can be written.
 
-    numba compares the time and size of the file that a kernel stands in, and of no other: it would take old machine
-    code after a change in a file that the kernel's file imports, or after an upgrade (wheels carry a fixed time).
+    numba compares a digest of the file that a kernel stands in, and of no other: it would take old machine code after
+    a change in a file that the kernel's file imports.
     """
     sources = sorted((Path(__file__).parent / "kernels").glob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()

@@ -75,7 +75,7 @@ def test_rows_that_stay_in_their_files_give_the_model_of_rows_in_memory(algorith
 @pytest.mark.parametrize("how", ["changed", "copied"])
 @pytest.mark.parametrize("kind", [ChicleSVM, ChicleLogisticRegression, ChicleHuber])
 def test_a_memmap_of_the_user_is_data_as_it_is_in_memory(kind, how, tmp_path):
-    """What was changed in a copy-on-write map is not in its file: the pages are never given back."""
+    """Keep what was changed in a copy-on-write map, and is not in its file: the pages are never given back."""
     rng = np.random.default_rng(0)
     np.save(tmp_path / "X.npy", rng.normal(size=(3000, 5)).astype(np.float32))
     X = np.load(tmp_path / "X.npy", mmap_mode="c")

@@ -56,7 +56,7 @@ def test_sixteen_tasks_come_to_a_gap_on_clicks(tmp_path: Path) -> None:
 
 
 def test_runs_of_seeds_that_are_made_side_by_side_give_the_same(tmp_path: Path) -> None:
-    """As one after the other, to the bit."""
+    """Give what one after the other gives, to the bit."""
     settings = Settings(seeds=(0, 1), is_quick=True, cache=tmp_path / "both", rows=(click_data(1000),))
     problem = Problem(data=settings.rows[0], gaps=(1e-1,), most=60)
     alone = [

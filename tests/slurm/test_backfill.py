@@ -80,6 +80,8 @@ def test_a_grace_time_of_which_slurm_tells_nothing_is_not_used(tmp_path: Path) -
         (("--partition", "gold"), "Slurm has no partition gold; it has main, spot, idle"),
         (("--partition", "main"), "no partition preempts jobs of main on this Slurm"),
         (("--sbatch=--time=forever",), "Invalid --time specification"),
+        (("--sbatch=--partition=idle",), "write --partition NAME"),
+        (("--checkpoint", "kept"), "needs --resume"),
     ],
 )
 def test_what_cannot_be_is_said(slurm: PrivateSlurm, tmp_path: Path, options: tuple[str, ...], said: str) -> None:

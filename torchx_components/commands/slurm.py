@@ -33,6 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.max < 1:
         raise UsageError(f"--max {arguments.max}: write how many nodes there may be at most, e.g. 16")
     sbatch, partition = arguments.sbatch, arguments.partition
+    if any(option.startswith(("--partition", "-p")) for option in sbatch):
+        raise UsageError("--sbatch=--partition=NAME: write --partition NAME, which is looked at before it is used")
+    if arguments.backfill and arguments.checkpoint and not arguments.resume:
+        raise UsageError("--backfill with --checkpoint needs --resume: later nodes go on there")
     if arguments.backfill:
         sbatch = [*WHOLE_NODES, *sbatch]
         if not any(option.startswith(("--qos", "-q")) for option in sbatch):

@@ -48,8 +48,8 @@ class PlaceByContent(_CacheLocator):
         return place
 
     def get_cache_path(self) -> str:
-        """Return the folder."""
-        return f"{cache_dir()}/numba-{numba.__version__}"
+        """Return the folder. Code for Intel's vector library, where it is installed, runs nowhere else."""
+        return f"{cache_dir()}/numba-{numba.__version__}{'-svml' * bool(numba.config.USING_SVML)}"
 
     def get_source_stamp(self) -> str:
         """Return a digest of the kernel's file: the folder's name is a digest of the files of the package."""

@@ -304,7 +304,7 @@ def test_a_node_that_stays_without_a_task_knows_that_a_round_leaves_it_out() -> 
 
 
 def test_a_released_node_gives_up_its_vote_before_it_hangs_up() -> None:
-    """So a goes on without the store; had b been cut off, a would need the store, which b may have asked first."""
+    """Let a go on without the store; had b been cut off, a would need the store, which b may have asked first."""
     lead, follower, actions = call_without_b()
     lead.lost(B, now=4.0)
     [reason] = [action.reason for action in lead.store_unreachable(now=4.0) if isinstance(action, Paused)]
