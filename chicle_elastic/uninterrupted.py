@@ -19,6 +19,9 @@ from chicle_elastic.surroundings import in_some_folder
 
 Result = TypeVar("Result")
 
+# Ctrl-C that comes just before a wait begins does not end the wait, and Python raises KeyboardInterrupt after it only.
+LOOK_S = 0.5
+
 
 def uninterrupted(work: Callable[[], Result]) -> Result:
     """What `work` returns or raises; Ctrl-C leaves it behind. Raises KeyboardInterrupt for Ctrl-C while it waited.
@@ -44,7 +47,8 @@ def uninterrupted(work: Callable[[], Result]) -> Result:
             is_done.set()
 
     threading.Thread(target=run, name="chicle-uninterrupted").start()
-    is_done.wait()
+    while not is_done.wait(LOOK_S):
+        pass
     if errors:
         raise errors.pop()
     return results.pop()

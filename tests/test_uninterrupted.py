@@ -1,8 +1,11 @@
 """Ctrl-C leaves behind what must not be cut in two: an import that cannot be repeated, a compilation."""
 
+import _thread
 import signal
 import sys
 import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -48,13 +51,29 @@ print(total(np.ones(3)))
 """
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_work() -> None:
-    """A real SIGINT; the work is done later."""
+def waits(frame: types.FrameType) -> bool:
+    """Say whether `uninterrupted` is in `Condition.wait` of `Event.wait`."""
+    names = []
+    while frame is not None and len(names) < 3:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names == ["wait", "wait", "uninterrupted"]
+
+
+@pytest.mark.parametrize("is_before_the_wait", [False, True])
+def test_ctrl_c_ends_the_wait_and_not_the_work(is_before_the_wait: bool) -> None:
+    """The work is done later. A real SIGINT, or one that has come when the wait begins and so does not end it."""
     go_on, is_done = threading.Event(), threading.Event()
 
     def work() -> None:
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        go_on.wait()
+        main = threading.main_thread().ident
+        if is_before_the_wait:
+            while not waits(sys._current_frames()[main]):
+                time.sleep(0.001)
+            _thread.interrupt_main()  # as the handler of a signal, without the signal that would end a wait
+        else:
+            signal.pthread_kill(main, signal.SIGINT)
+        go_on.wait(timeout_s(10))
         is_done.set()
 
     with pytest.raises(KeyboardInterrupt):

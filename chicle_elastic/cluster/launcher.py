@@ -16,7 +16,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -132,9 +131,8 @@ def serve_store(command: StoreCommand) -> None:
     wanted = command.address
     bind = wanted.host if wanted.interface is None else interface_address(wanted.interface)
     ports = None if wanted.ports.is_any else wanted.ports
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    ends = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # a handler would not end a wait that begins just after the signal
     with StoreServer(command.endpoint, bind=bind, ports=ports) as host:
         _, port = parse_endpoint(host.endpoint)
         told = format_endpoint(wanted.advertise, port) if wanted.advertise else host.endpoint
@@ -142,7 +140,7 @@ def serve_store(command: StoreCommand) -> None:
         name, _ = parse_endpoint(command.endpoint)
         if is_all_hosts(host.listens) and not is_all_hosts(name):
             print(f"{PROGRAM}: the store listens on all addresses of this host ({host.listens})", file=sys.stderr)
-        ended.wait()
+        signal.sigwait(ends)
 
 
 def run_node(command: AgentCommand, *, make_agent: Callable[..., NodeAgent] | None = None) -> int:

@@ -44,15 +44,16 @@ class ChangedLinear(LinearTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedLinear(ChangedLinear):
-    """Iterations take at least `min_s`, so that faults find one in flight."""
+    """Iterations take at least `min_s`, so that faults find one in flight, until the file `until` exists."""
 
     min_s: float = 0.0
+    until: str = ""
 
     def change(self, ctx: Context, solve: Solve, model: Array, budget: Budget) -> Update:
         """Slowed down."""
         end_s = time.monotonic() + self.min_s
         update = solve(model, budget)
-        while time.monotonic() < end_s and not budget.is_spent():
+        while time.monotonic() < end_s and not budget.is_spent() and not (self.until and os.path.exists(self.until)):
             time.sleep(POLL_S)
         return update
 

@@ -78,10 +78,11 @@ class CheckpointWriter:
         self._fault: object = None
         # A daemon: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name="chicle-checkpoint", daemon=True)
-        self._thread.start()
 
     def begin(self, draft: Draft) -> None:
         """Write this task's part; returns at once, unless the thread still writes the previous one."""
+        if self._thread.ident is None:  # a job that is refused has no thread that would have to end
+            self._thread.start()
         self._is_written.wait()
         self._is_written.clear()
         self._orders.put(draft)
@@ -97,12 +98,14 @@ class CheckpointWriter:
         """Wait until this task's part is on the disk, and what is ready is complete."""
         done = threading.Event()
         self._orders.put(done)
-        done.wait(timeout_s)
+        if self._thread.ident is not None:
+            done.wait(timeout_s)
 
     def close(self) -> None:
         """Finish what was begun; waits `CLOSE_S` at most."""
         self._orders.put(None)
-        self._thread.join(CLOSE_S)
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
 
     def _work(self) -> None:
         while (order := self._next_order()) is not None:

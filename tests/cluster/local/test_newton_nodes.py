@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,10 +28,11 @@ def run(
     on_iteration: Callable[[IterationRecord], bool | None] | None = None,
     *,
     min_s: float = 0.04,
+    until: str = "",
 ) -> Outcome:
     """Breast cancer to a small gap, which NumPy has to find, too; iterations take long enough for things to happen."""
     X, y = breast_cancer()
-    trainer = PacedLinear(loss=loss, C=0.1, tol=TOL, algorithm="newton", min_s=min_s)
+    trainer = PacedLinear(loss=loss, C=0.1, tol=TOL, algorithm="newton", min_s=min_s, until=until)
     outcome = run_on(cluster, Problem(X=X, y=y.astype(np.int32)), trainer, on_iteration)
     assert is_newton_job(outcome)
     return outcome
@@ -90,9 +92,9 @@ def test_a_node_that_is_killed_while_there_is_a_working_set(cluster: LocalCluste
     assert state_of(outcome).phase is WorkingSetPhase.REST
 
 
-def test_nodes_that_come_and_go_cost_no_iterations(cluster: LocalCluster) -> None:
+def test_nodes_that_come_and_go_cost_no_iterations(cluster: LocalCluster, tmp_path: Path) -> None:
     """2, then 1, then 2 again, in the middle of a run: at most a tenth more than without."""
-    fixed = run(cluster, "hinge")
+    fixed = run(cluster, "hinge", min_s=0)
 
     def scale(nodes: int) -> None:
         threading.Thread(target=cluster.scale, args=(nodes,)).start()
@@ -100,13 +102,15 @@ def test_nodes_that_come_and_go_cost_no_iterations(cluster: LocalCluster) -> Non
     steps = [
         lambda record: record.iteration == 2 and not scale(1),
         lambda record: record.num_tasks == 1 and not scale(2),
+        lambda record: record.num_tasks == 2 and not (tmp_path / "all came").touch(),
     ]
 
     def change(record: IterationRecord) -> None:
         if steps and steps[0](record):
             steps.pop(0)
 
-    outcome = run(cluster, "hinge", change)
+    # The last change needs the start of a process, for which the iterations that are left wait.
+    outcome = run(cluster, "hinge", change, min_s=1, until=str(tmp_path / "all came"))
     counts = [record.num_tasks for record in outcome.history]
     assert (counts[0], min(counts), counts[-1]) == (2, 1, 2)
     assert len(outcome.history) <= 1.1 * len(fixed.history)
