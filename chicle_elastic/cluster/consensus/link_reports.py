@@ -12,6 +12,7 @@ from chicle_elastic.cluster.consensus.messages import LinkReport
 from chicle_elastic.cluster.consensus.reachability import Reachability
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling.events import Event, RoundFormed
+from chicle_elastic.scheduling.scheduler import State
 
 STALL_S = 1.0  # how long a report must stand, and the log must not have grown, before a node is declared lost
 
@@ -60,8 +61,10 @@ class LinkReports:
         self._left_out[reporter] = report.left_out_of
 
     def awaits(self, event: Event) -> bool:
-        """Say whether an event has no place yet: a round is formed when those that it leaves out know of it."""
-        if not isinstance(event, RoundFormed) or event.round != self._log.called[0]:
+        """Say whether an event has no place yet: a round is formed when those that it leaves out know of it. A call
+        that was given up since is awaited by nobody, and they report that it leaves them out no more."""
+        is_called = isinstance(event, RoundFormed) and event.round == self._log.called[0]
+        if not is_called or self._log.scheduler.state is not State.FORMING:
             return False
         return any(
             node not in (self._leader, *event.members)

@@ -42,7 +42,13 @@ class NodeLog:
         return True
 
     def adopt(self, base: int, entries: Sequence[Entry]) -> list[Folded] | None:
-        """Fold the new ones of the entries from index `base` (<= length) on; None if the known ones differ."""
+        """Fold the new ones of the entries from index `base` (<= length) on; None if the known ones differ.
+
+        A leader that does not know what this node has begins with the first entry, and its term is the number of the
+        job: another job is known by it, however few entries it has.
+        """
+        if base == 0 and entries and len(self.log) and entries[0].term != self.log.first_term:
+            return None
         first = max(base, self.log.start)  # of the entries no longer kept only the term of the last can be compared
         if base < first <= base + len(entries) and entries[first - base - 1].term != self.log.term_before(first):
             return None

@@ -108,8 +108,12 @@ class Reachability:
         return next((node for node in self._log.present if not self.reaches(node)), None)
 
     def is_a_member_gone(self) -> bool:
-        """Whether a member of the current round is not present any more, or unreachable."""
-        return any(node not in self._log.present or not self.reaches(node) for node in self._log.members)
+        """Whether a member of the current round is not present any more, or unreachable. One that was released is not
+        gone: it has left after the iteration in flight, so its part of the sum is sent, and the others get the sum."""
+        return any(
+            node not in self._log.present or not (self.reaches(node) or self._log.lives.get(node) in self.released)
+            for node in self._log.members
+        )
 
     def has_left(self, lead: NodeId | None) -> bool:
         """Whether a leader is not present any more, because it left or its task died: a present node takes over."""

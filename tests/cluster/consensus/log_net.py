@@ -153,12 +153,16 @@ class Net:
             self._block(set(), {agent.node for agent in living})
         elif kind == "task":
             self._kill_task(victim)
-        elif not staying:
+        elif not staying or (victim.is_noticed and kind == "notice"):
             return
         elif kind == "notice":
             victim.is_noticed = True
-            self.do(victim, victim.replica.propose, events.LeaveNoticed(node=victim.node))
-            self.after(GRACE_S, self._leave_at_last, victim)
+            if victim.node not in victim.replica.log.present:
+                self.kill(victim)  # it has not joined yet, and ends at once
+                victim.is_gone = True
+            else:
+                self.do(victim, victim.replica.propose, events.LeaveNoticed(node=victim.node))
+                self.after(GRACE_S, self._leave_at_last, victim)
         elif kind == "kill":
             self.kill(victim)
         elif kind == "silence":

@@ -23,6 +23,7 @@ from chicle_elastic.cluster.consensus.messages import (
     Messages,
     NewTerm,
     Propose,
+    Released,
     Vote,
 )
 from chicle_elastic.cluster.consensus.replica import Replica
@@ -34,6 +35,7 @@ from chicle_elastic.values import Observations
 from tests.cluster.consensus.log_judge import BrokenPromiseError
 from tests.cluster.consensus.log_net import Net
 from tests.cluster.consensus.log_pair import (
+    CHUNKS,
     A,
     B,
     C,
@@ -297,6 +299,31 @@ def test_a_log_with_other_entries_is_expelled() -> None:
     lead.connected(C, "c#1", now=1.0)
     actions = lead.received(C, message, now=1.0)
     assert [type(action) for action in actions] == [Expelled]
+
+
+def test_a_node_that_has_the_state_of_another_job_is_expelled() -> None:
+    """All nodes of that job are dead, and the new one is shorter than the state: no kept entry can be compared."""
+    lead, _ = run_to_first_iteration()
+    joiner = make_replica(C)
+    joiner.connected(A, "a#1", now=1.0)
+    joiner.received(A, Install(term=1, state=lead.log.state()), now=1.0)
+    assert len(joiner.log) == joiner.log.start == len(lead.log)
+    joiner.lost(A, now=2.0)
+    joiner.connected(B, "b#2", now=3.0)
+    begun = Entry(now=0.0, event=events.ChunksDeclared(chunks=CHUNKS), term=2, origin="b#2", number=1)
+    actions = joiner.received(B, Append(term=2, base=0, entries=(begun,)), now=3.0)
+    assert [type(action) for action in actions] == [Expelled]
+
+
+def test_a_member_that_was_released_has_sent_its_part_of_the_sum() -> None:
+    """a left at a boundary that the task of b is about to come to: b must not break the iteration, which a merged."""
+    _, follower = run_to_first_iteration()
+    follower.received(A, Released(), now=2.0)
+    follower.lost(A, now=2.0)
+    assert not any(isinstance(action, BreakGroup) for action in follower.claimed(2, now=2.0))
+    first, *_ = follower.iteration_ended(ended(), votes=0, now=2.0)
+    assert isinstance(first, Folded)
+    assert (type(first.entry.event), first.entry.term) == (events.IterationFinished, 1)
 
 
 def test_whoever_reads_of_its_own_loss_is_out() -> None:

@@ -303,6 +303,19 @@ def test_a_node_that_stays_without_a_task_knows_that_a_round_leaves_it_out() -> 
     assert follower.log.members == (A,)
 
 
+def test_a_call_that_was_given_up_holds_nothing_up() -> None:
+    """b was to report that the round leaves it out; the task of a dies, so nothing is called any more."""
+    lead, follower = run_to_first_iteration()
+    exchange(lead, follower, [], follower.propose(events.NodeLost(node=B), now=2.0))
+    follower.iteration_ended(ended(), votes=1, now=2.0)
+    lead.iteration_ended(ended(), votes=1, now=2.0)
+    lead.propose(events.NodeLost(node=A), now=3.0)
+    lead.propose(events.RoundFormed(round=2, members=(A,)), now=3.0)
+    lead.propose(events.NodeJoined(node=A), now=3.0)
+    lead.settle(now=3.0)
+    assert lead.log.present == (A,)
+
+
 def test_a_released_node_gives_up_its_vote_before_it_hangs_up() -> None:
     """Let a go on without the store; had b been cut off, a would need the store, which b may have asked first."""
     lead, follower, actions = call_without_b()
