@@ -1,13 +1,16 @@
-"""A torch module on flat buffers: parameters and gradients are views, so that a step is two operations on a vector.
+"""A torch module on flat buffers: its parameters and their momenta are views of vectors, which tasks average.
 
-`Module.to()`, `.half()` and the like would give parameters memory of their own again, and `zero_grad()` would drop the
-gradients' views; do not call them on a module that is held here.
+A step of SGD is one pass over them. Backward leaves each gradient in memory of its own, which costs less than to add it
+to zeros; `gather` copies all of them to one vector for an optimizer that takes the weights as one. `Module.to()`,
+`.half()` and the like would give parameters memory of their own again; do not call them on a module that is held here.
 """
 
-from collections.abc import Iterator
+import math
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.sgd import sgd
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.engines.torch_optimizer import TorchOptimizer
@@ -24,9 +27,8 @@ class FlatModule:
 
     Attributes:
         module: The module.
-        names: Of its parameters.
         w: Parameters, tensor of shape (num_weights,), float32, in the order of `Module.parameters()`.
-        g: Gradients, of the same shape; backward adds to them.
+        g: Gradients, of the same shape, after `gather`; zeros where a parameter has none.
         v: State of the optimizer, tensor of shape (num_state,); of SGD its momentum. Of a custom one a copy, see
             `read_state`.
         custom: The optimizer that the user has chosen; None for SGD.
@@ -39,38 +41,38 @@ class FlatModule:
         self, module: nn.Module, device: torch.device, optimizer: Optimizer | CustomOptimizer | None = None
     ) -> None:
         self.module = module.to(device)
-        self._parameters = list(module.parameters())
+        parameters = list(module.parameters())
+        self._gradients: list[tuple[nn.Parameter, torch.Tensor]] = []
         for name, parameter in module.named_parameters():
             if not parameter.is_floating_point():
                 raise UsageError(
                     f"{type(module).__name__} has the parameter {name!r} of dtype {parameter.dtype}; only modules with "
                     "parameters of real numbers can be trained"
                 )
-        if not any(parameter.requires_grad for parameter in self._parameters):
+        if not any(parameter.requires_grad for parameter in parameters):
             raise UsageError(
                 f"{type(module).__name__} has no parameter that could be trained; register layers as attributes "
                 "(nn.ModuleList instead of a list), and leave requires_grad set"
             )
-        num_weights = sum(parameter.numel() for parameter in self._parameters)
+        num_weights = sum(parameter.numel() for parameter in parameters)
         self.w = torch.empty(num_weights, device=device)
         self.g = torch.zeros(num_weights, device=device)
-        start = 0
-        for parameter in self._parameters:
+        spans, start = [], 0
+        for parameter in parameters:
             span = slice(start, start + parameter.numel())
             self.w[span].copy_(parameter.detach().reshape(-1))
             parameter.data = self.w[span].view(parameter.shape)
             if parameter.requires_grad:
                 parameter.grad = self.g[span].view(parameter.shape)
+                self._gradients.append((parameter, parameter.grad))
+                spans.append((parameter, span))
             start = span.stop
-        self._optimizer = optimizer or Optimizer()
+        self._weight_decay = optimizer.weight_decay if isinstance(optimizer, Optimizer) else 0.0
         self.custom: TorchOptimizer | None = None
-        if isinstance(self._optimizer, CustomOptimizer):
-            self.custom = TorchOptimizer(module, self._optimizer, self.w, self.g)
-            num_state = self.custom.num_state
-        else:
-            num_state = num_weights
-        self.v = torch.zeros(num_state, device=device)
-        self.names = {name for name, _ in module.named_parameters()}
+        if isinstance(optimizer, CustomOptimizer):
+            self.custom = TorchOptimizer(module, optimizer, self.w, self.g)
+        self.v = torch.zeros(num_weights if self.custom is None else self.custom.num_state, device=device)
+        self._momenta = [self.v[span].view(each.shape) for each, span in spans] if self.custom is None else []
         self._shapes = {name: buffer.shape for name, buffer in module.named_buffers()}
 
     @property
@@ -114,16 +116,25 @@ class FlatModule:
                 )
         return [buffer for buffer in found.values() if buffer.numel()]
 
-    def lost_views(self) -> Iterator[str]:
-        """Names of parameters whose gradient does not lie in `g`: dropped by a `zero_grad()`, say, or of new ones."""
-        start = self.g.data_ptr()
-        stop = start + self.g.numel() * self.g.element_size()
-        for name, parameter in self.module.named_parameters():
+    def new_parameters(self) -> list[str]:
+        """Return the names of parameters that are trained, and were not when the module was taken over."""
+        own = {id(parameter) for parameter, _ in self._gradients}
+        return [name for name, each in self.module.named_parameters() if each.requires_grad and id(each) not in own]
+
+    def gather(self) -> None:
+        """Copy all gradients to `g`, where they lie until the next step."""
+        for parameter, view in self._gradients:
             gradient = parameter.grad
-            if parameter.requires_grad and (
-                gradient is None or gradient.is_sparse or not start <= gradient.data_ptr() < stop
-            ):
-                yield name
+            if gradient is None:
+                view.zero_()
+            elif gradient is not view:
+                view.copy_(_dense(gradient))
+            parameter.grad = view
+
+    def drop_gradients(self) -> None:
+        """Let no parameter have a gradient."""
+        for parameter, _ in self._gradients:
+            parameter.grad = None
 
     def read_state(self) -> torch.Tensor:
         """Return `v`, which is what a custom optimizer has at present."""
@@ -137,10 +148,33 @@ class FlatModule:
         if self.custom is not None:
             self.custom.write(self.v)
 
-    def step(self, lr: float, momentum: float) -> None:
-        """A step of the optimizer; g <- 0."""
-        if isinstance(self._optimizer, Optimizer):
-            self._optimizer.step(self.w, self.g, self.v, lr, momentum)
-        elif self.custom is not None:
+    def step(self, lr: float, momentum: float, max_grad_norm: float = math.inf) -> None:
+        """Take a step along the gradients, and drop them; one without a gradient stays as it is, as in torch.
+
+        Args:
+            lr: Learning rate.
+            momentum: Of SGD.
+            max_grad_norm: A longer gradient is scaled down to it.
+        """
+        if max_grad_norm < math.inf:
+            torch.nn.utils.clip_grad_norm_([parameter for parameter, _ in self._gradients], max_grad_norm)
+        if self.custom is None:
+            self._sgd(lr, momentum)
+        else:
+            self.gather()
             self.custom.step(lr)
-            self.g.zero_()
+        self.drop_gradients()
+
+    def _sgd(self, lr: float, momentum: float) -> None:
+        """Take a step of SGD, in one pass."""
+        pairs = zip((parameter for parameter, _ in self._gradients), self._momenta, strict=True)
+        parts = [(each, _dense(each.grad), v) for each, v in pairs if each.grad is not None]
+        if parts:
+            w, g, v = map(list, zip(*parts, strict=True))
+            given: Any = {"weight_decay": self._weight_decay, "momentum": momentum, "lr": lr, "dampening": 0.0}
+            sgd(w, g, v, fused=True, nesterov=False, maximize=False, **given)
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient in the order of its parameter's values."""
+    return (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()

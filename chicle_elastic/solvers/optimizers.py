@@ -21,22 +21,6 @@ class Optimizer:
 
     weight_decay: float = 0.0
 
-    def step(self, w: Any, g: Any, state: Any, lr: float, momentum: float) -> None:
-        """Take a step, in place; the gradient is zero afterwards.
-
-        Args:
-            w: Weights, tensor of shape (n,), float32.
-            g: Their gradient, of the same shape.
-            state: Of the same shape.
-            lr: Learning rate.
-            momentum: Factor of the state.
-        """
-        if self.weight_decay:
-            g.add_(w, alpha=self.weight_decay)
-        state.mul_(momentum).add_(g)
-        w.add_(state, alpha=-lr)
-        g.zero_()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomOptimizer:

@@ -140,7 +140,7 @@ class EagerEngine:
             w_, buffers_, v_ = (_tensor(part).to(self._device) for part in (w, buffers, v))
             flat.w.copy_(w_)
             flat.write_state(v_)
-            flat.g.zero_()
+            flat.drop_gradients()
             if len(buffers):
                 flat.write_buffers(buffers_)
             # Not read from the replica, which rounds its counters.
@@ -277,11 +277,9 @@ class EagerEngine:
                 loss = self._loss(self._outputs(module, images), labels, factors)
                 loss.backward()
             if done == 0:
-                self._check_gradients()
+                self._check_parameters()
             with torch.no_grad():
-                if self._max_grad_norm < math.inf:  # as torch.nn.utils.clip_grad_norm_ does
-                    flat.g.mul_((self._max_grad_norm / (flat.g.norm() + 1e-6)).clamp_(max=1.0))
-                flat.step(lr, momentum)
+                flat.step(lr, momentum, self._max_grad_norm)
                 losses.append(loss.detach() * (stop - done))
             done = stop
         return done, torch.stack(losses).cpu().numpy() if losses else np.empty(0, np.float32)
@@ -306,19 +304,13 @@ class EagerEngine:
             ) from error
         self._compile = False
 
-    def _check_gradients(self) -> None:
-        """After the first step of a run: whether parameters and gradients are where they are looked for."""
-        lost = list(self._flat.lost_views())
-        new = [name for name in lost if name not in self._flat.names]
+    def _check_parameters(self) -> None:
+        """After the first step of a run: whether the module has the parameters that are averaged."""
+        new = self._flat.new_parameters()
         if new:
             raise UsageError(
                 f"{self._network.name} has the parameters {', '.join(new)} since it was used; tasks average those that "
-                "it had before, so register all parameters in the constructor"
-            )
-        if lost:
-            raise UsageError(
-                f"the gradients of {', '.join(lost)} of {self._network.name} were dropped or replaced while it was "
-                "used; leave .grad and zero_grad() to the engine"
+                "it had before, so register all parameters in the constructor, and set requires_grad there"
             )
 
     @contextlib.contextmanager

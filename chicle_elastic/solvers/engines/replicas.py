@@ -39,7 +39,6 @@ class Replicas:
             for other in flats[1:]:
                 other.w.copy_(first.w)
                 other.write_buffers(first.read_buffers().to(other.w.device))
-                other.g.zero_()
         batch = [images, targets] if weights is None else [images, targets, weights]
         total = torch.zeros((), device=first.w.device)
         for flat, loss_of, *part in zip(
@@ -50,6 +49,9 @@ class Replicas:
             loss = loss_of(outputs, labels, factors[0] if factors else None) * (len(labels) / len(targets))
             loss.backward()
             total += loss.detach().to(total.device)
+        first.gather()
         for other in flats[1:]:
+            other.gather()
             first.g.add_(other.g.to(first.g.device))
+            other.drop_gradients()
         return total

@@ -12,6 +12,7 @@ and weights tell.
 import copy
 import warnings
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class TorchOptimizer:
                     trained = [nn.Parameter(w)]
                     trained[0].grad = g
                     own = {id(trained[0])}
-                made = custom.make(trained, lr=custom.rate, **custom.settings)
+                made = custom.make(trained, lr=custom.rate, **_in_one_pass(custom), **custom.settings)
             else:
                 made = custom.make(module, **custom.settings)
         except Exception as error:
@@ -160,6 +161,12 @@ class TorchOptimizer:
             (*place, torch.as_tensor(value).numel(), any(bool((torch.as_tensor(f[place]) < 0).any()) for f in found))
             for place, value in self._templates.items()
         ]
+
+
+def _in_one_pass(custom: CustomOptimizer) -> dict[str, bool]:
+    """Return the setting by which a class of torch takes a step in one pass over the weights, where it can."""
+    has_fused = custom.make.__module__.startswith("torch.optim") and "fused" in signature(custom.make).parameters
+    return {"fused": True} if has_fused and not {"fused", "foreach", "differentiable"} & custom.settings.keys() else {}
 
 
 def is_elementwise(custom: CustomOptimizer) -> bool:
