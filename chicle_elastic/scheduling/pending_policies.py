@@ -360,7 +360,9 @@ def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -
         decision = policy.decide(observations)
         if decision is None:
             return None
-        flaw = flaw_of(decision.actions, observations.num_chunks, observations.parameters, observations.policies)
+        flaw: str | None = f"{decision!r} is no Decision(actions, reason)"
+        if hasattr(decision, "actions") and hasattr(decision, "reason"):
+            flaw = flaw_of(decision.actions, observations.num_chunks, observations.parameters, observations.policies)
         if flaw is None:
             return Proposal(
                 policy=policy.name,

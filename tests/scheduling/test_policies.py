@@ -116,6 +116,7 @@ def raises(observations):
         (lambda seen: Decision(actions=(RedrawOwnership(1.5),), reason="?"), "a share of 1.5 is to be redrawn"),
         (lambda seen: Decision(actions=(RequestNodes(0),), reason="?"), "0 nodes are wanted"),
         (lambda seen: Decision(actions=(ReleaseNode("z"),), reason="?"), "z is not a member that stays"),
+        (lambda seen: [RedrawOwnership(0.5)], "is no Decision"),
         (lambda seen: Decision(actions=7, reason="?"), "actions are 7 and not a sequence"),
         (
             lambda seen: Decision(actions=(SendMessage("z", 1),), reason="?"),
@@ -126,7 +127,7 @@ def raises(observations):
         (lambda seen: Decision(actions=(Remember(float("nan")),), reason="?"), "is not of JSON"),
         (lambda seen: Decision(actions=(Remember("x" * (1 << 16)),), reason="?"), "65538 characters is sent or"),
         (lambda seen: Decision(actions=(SetParameter("rate", 1.0),), reason="?"), "rate is no parameter"),
-        (lambda observations: "move it", "raised AttributeError"),
+        (lambda observations: "move it", "'move it' is no Decision"),
     ],
 )
 def test_a_bad_policy_is_disabled_by_name_and_training_goes_on(say, complaint):

@@ -63,8 +63,9 @@ class LinkReports:
     def awaits(self, event: Event) -> bool:
         """Say whether an event has no place yet: a round is formed when those that it leaves out know of it. A call
         that was given up since is awaited by nobody, and they report that it leaves them out no more."""
-        is_called = isinstance(event, RoundFormed) and event.round == self._log.called[0]
-        if not is_called or self._log.scheduler.state is not State.FORMING:
+        if not isinstance(event, RoundFormed) or event.round != self._log.called[0]:
+            return False
+        if self._log.scheduler.state is not State.FORMING:
             return False
         return any(
             node not in (self._leader, *event.members)
