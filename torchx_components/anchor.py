@@ -44,6 +44,7 @@ from chicle_elastic.cli.convert import details
 from chicle_elastic.cli.inspect import summary
 from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
+from chicle_elastic.cluster.rendezvous.secret_watch import SecretWatch
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, DataError, UsageError
@@ -139,7 +140,9 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(StoreServer(f"{host}:0"))
             MeetingPlace(store=store.endpoint, data=data).write(folder)
-            board = ResourceBoard(StoreConnection(store.endpoint).connect(), secret=secret)
+            connection = StoreConnection(store.endpoint).connect()
+            board = ResourceBoard(connection, secret=secret)
+            stack.enter_context(SecretWatch(secret, folder / SECRET_NAME, connection, owner="the anchor"))
             members = make_members(scheduler, arguments, folder)
             stack.callback(members.close)
             members.begin()
@@ -174,6 +177,7 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
         endpoint = format_endpoint(arguments.host, STORE_PORT)
         stack.enter_context(StoreServer(endpoint, bind="0.0.0.0"))
         connection = StoreConnection(format_endpoint("127.0.0.1", STORE_PORT)).connect()
+        stack.enter_context(SecretWatch(secret, arguments.secret_file, connection, owner="the anchor"))
         stack.callback(nodes.close)
         nodes.begin()
         print(f"anchor: rendezvous store at {endpoint}", flush=True)

@@ -19,16 +19,15 @@ from typing import Any
 from chicle_elastic.errors import ProtocolError, SecretError
 from chicle_elastic.transports import exchange, wire
 from chicle_elastic.transports.exchange import Deadline
-from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.secret import MAC_BYTES, MAX_KEYS, JobSecret
 from chicle_elastic.transports.wire import Kind
 
 NONCE_BYTES = 32
-PROOF_BYTES = 32
 HELLO_BYTES = 512
 MAX_NAME_CHARS = 128
 
 _HELLO = {Kind.HELLO: HELLO_BYTES, Kind.REFUSED: wire.REASON_BYTES}
-_PROOF = {Kind.PROOF: PROOF_BYTES, Kind.REFUSED: wire.REASON_BYTES}
+_PROOF = {Kind.PROOF: MAC_BYTES * MAX_KEYS, Kind.REFUSED: wire.REASON_BYTES}
 
 
 def prove_as_caller(

@@ -10,13 +10,15 @@ Three uses, none of which shows the secret itself:
 Every use hashes its own purpose along (HMAC-SHA256 over "chicle/1", purpose, content), so that what was made for one
 is worth nothing for another.
 
+A secret may have several keys while an operator changes it (`cluster.rendezvous.secret_watch`). It proves and signs
+with all of them and accepts each of them, so two processes understand each other as long as they share a key.
+
 What this does not give: bytes on the wire are neither encrypted nor authenticated after the proof. It keeps out a
 process that can reach a port or the store, not one that can rewrite packets between two nodes. A signature has no age
 either: a process that can write to the store can put an older signed value back, so values carry their own round
 number.
 """
 
-import hashlib
 import hmac
 import json
 import os
@@ -29,30 +31,34 @@ from typing import Any
 from chicle_elastic.errors import SecretError, UsageError
 
 SECRET_BYTES = 32
+MAX_KEYS = 4  # a change of the secret needs two
 MAX_FILE_BYTES = 1024
 PRIVATE_MODES = (0o600, 0o400)
 GROUP_MODES = (0o640, 0o440)
 """So Kubernetes mounts a Secret for a process that is not root: root owns it, and the group of the pod reads it."""
 MAX_SIGNED_BYTES = 1 << 20
+MAC_BYTES = 32
 _DOMAIN = b"chicle/1"
 
 
 class JobSecret:
-    """The secret of one job. It never shows in a repr, and it cannot be pickled. Raises UsageError when the key is
+    """The secret of one job. It never shows in a repr, and it cannot be pickled. Raises UsageError when a key is
     shorter.
 
     Args:
-        key: At least 32 random bytes.
+        keys: At least 32 random bytes each.
     """
 
-    __slots__ = ("_key",)
+    __slots__ = ("_keys",)
 
-    def __init__(self, key: bytes) -> None:
-        if len(key) < SECRET_BYTES:
-            raise UsageError(
-                f"a job secret of {len(key)} bytes is too short; make one of {SECRET_BYTES} bytes with JobSecret.create"
-            )
-        self._key = bytes(key)
+    def __init__(self, *keys: bytes) -> None:
+        for key in keys:
+            if len(key) < SECRET_BYTES:
+                raise UsageError(
+                    f"a job secret of {len(key)} bytes is too short; make one of {SECRET_BYTES} bytes with "
+                    "JobSecret.create"
+                )
+        self._keys = keys
 
     @classmethod
     def generate(cls) -> "JobSecret":
@@ -77,7 +83,7 @@ class JobSecret:
             try:
                 with open(fd, "w", encoding="ascii") as file:
                     os.fchmod(file.fileno(), 0o600)  # whatever the umask says
-                    file.write(self._key.hex() + "\n")
+                    file.writelines(key.hex() + "\n" for key in self._keys)
                 os.link(draft, path)  # fails when the file exists, unlike a rename
             finally:
                 draft.unlink()
@@ -110,18 +116,28 @@ class JobSecret:
 
     @classmethod
     def from_text(cls, text: str, *, where: str) -> "JobSecret":
-        """The secret that a file or a variable holds. Raises UsageError when it is no secret. The text is never
-        shown."""
-        try:
-            key = bytes.fromhex(text.strip())
-        except ValueError:
-            key = b""
-        if len(key) < SECRET_BYTES:
-            raise UsageError(
-                f"{where} has to hold at least {2 * SECRET_BYTES} hex digits and nothing else; copy the secret of the "
-                "driver again"
-            )
-        return cls(key)
+        """The secret that a file or a variable holds, a key on each line. Raises UsageError when it is no secret. The
+        text is never shown."""
+        keys: list[bytes] = []
+        lines = text.rstrip().split("\n")
+        for number, line in enumerate(lines, 1):
+            place = where if len(lines) == 1 else f"line {number} of {where}"
+            try:
+                key = bytes.fromhex(line)
+            except ValueError:
+                key = b""
+            if len(key) < SECRET_BYTES:
+                raise UsageError(
+                    f"{place} has to hold at least {2 * SECRET_BYTES} hex digits and nothing else; copy the secret of "
+                    "the driver again"
+                )
+            if key in keys or number > MAX_KEYS:
+                raise UsageError(
+                    f"{place} repeats a key, or is one too many: a job secret has at most {MAX_KEYS} keys, each once; "
+                    "remove the line"
+                )
+            keys.append(key)
+        return cls(*keys)
 
     @classmethod
     def load_or_create(cls, path: Path) -> "JobSecret":
@@ -135,21 +151,35 @@ class JobSecret:
                     raise
         return cls.load(path)
 
+    def reload(self, path: Path) -> int | None:
+        """Take the keys of a file in place of these. Raises UsageError when it holds no secret, or none of these keys:
+        what was signed until now could not be verified any more; the keys stay as they are then. Returns how many there
+        are now; None for the same ones as before."""
+        keys = self.load(path)._keys
+        if not {*keys} & {*self._keys}:
+            raise UsageError(
+                f"no line of the secret file {path} is a key of this job; add a new key as a further line, and remove "
+                "the old one when all nodes have both"
+            )
+        before, self._keys = self._keys, keys
+        return None if {*before} == {*keys} else len(keys)
+
     def proof(self, role: str, *transcript: bytes) -> bytes:
-        """What shows that `role` knows the secret, in the exchange with this transcript: 32 bytes. The role is part of
-        it, so that an answer cannot be sent back as one's own."""
-        return self._mac(f"proof/{role}", *transcript)
+        """What shows that `role` knows the secret, in the exchange with this transcript: 32 bytes for each key. The
+        role is part of it, so that an answer cannot be sent back as one's own."""
+        return b"".join(self._macs(f"proof/{role}", *transcript))
 
     def check_proof(self, proof: bytes, role: str, *transcript: bytes) -> bool:
         """Whether `proof` is what `role` had to send; the time that this takes says nothing about the right one."""
-        return hmac.compare_digest(proof, self.proof(role, *transcript))
+        shown = [proof[start : start + MAC_BYTES] for start in range(0, len(proof), MAC_BYTES)]
+        return _have_common(shown, self._macs(f"proof/{role}", *transcript))
 
-    def derive(self, context: str) -> bytes:
-        """A key of 32 bytes for one purpose, by which this secret cannot be found out."""
-        return self._mac(f"derive/{context}")
+    def derive(self, context: str) -> str:
+        """The text of a secret for one purpose, by which this one cannot be found out."""
+        return "\n".join(mac.hex() for mac in self._macs(f"derive/{context}"))
 
     def sign(self, context: str, value: Any) -> bytes:
-        """A JSON value with its signature, as ASCII text. Raises UsageError when the value is not made of JSON values.
+        """A JSON value with its signatures, as ASCII text. Raises UsageError when the value is not made of JSON values.
 
         Args:
             context: What the value is and where it belongs, e.g. "rendezvous/job-1/state"; `verify` needs the same.
@@ -160,7 +190,12 @@ class JobSecret:
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"a value for {context!r} cannot be signed: {error}; use JSON values only") from error
         content = text.encode("ascii")
-        return self._mac(f"sign/{context}", content).hex().encode("ascii") + b" " + content
+        return b",".join(self._signatures(context, content)) + b" " + content
+
+    def has_signed(self, context: str, signed: bytes) -> bool:
+        """Whether a value has a signature by every key of this secret."""
+        macs, _, content = signed.partition(b" ")
+        return {*self._signatures(context, content)} <= {*macs.split(b",")}
 
     def verify(self, context: str, signed: bytes | str) -> Any:
         """The value that was signed. Nothing in it is looked at before the signature is known to be right. Raises
@@ -176,9 +211,8 @@ class JobSecret:
                 "it was not read"
             )
         content = signed.encode("utf-8", "replace") if isinstance(signed, str) else bytes(signed)
-        mac, _, text = content.partition(b" ")
-        expected = self._mac(f"sign/{context}", text).hex().encode("ascii")
-        if not hmac.compare_digest(mac, expected):
+        macs, _, text = content.partition(b" ")
+        if not _have_common(macs.split(b",", MAX_KEYS), self._signatures(context, text)):
             raise SecretError(
                 f"the value under {context!r} ({len(content)} bytes) is not signed with the secret of this job; "
                 "a process without the secret wrote it, or its writer belongs to another job: give every node the same "
@@ -186,19 +220,24 @@ class JobSecret:
             )
         return json.loads(text)
 
-    def _mac(self, purpose: str, *parts: bytes) -> bytes:
-        mac = hmac.new(self._key, digestmod=hashlib.sha256)
+    def _signatures(self, context: str, content: bytes) -> list[bytes]:
+        return [mac.hex().encode("ascii") for mac in self._macs(f"sign/{context}", content)]
+
+    def _macs(self, purpose: str, *parts: bytes) -> list[bytes]:
+        """Return a code of each key."""
         # Lengths first: ("ab", "c") and ("a", "bc") are different things.
-        for part in (_DOMAIN, purpose.encode(), *parts):
-            mac.update(struct.pack("<Q", len(part)))
-            mac.update(part)
-        return mac.digest()
+        content = b"".join(struct.pack("<Q", len(part)) + part for part in (_DOMAIN, purpose.encode(), *parts))
+        return [hmac.digest(key, content, "sha256") for key in self._keys]
 
     def __repr__(self) -> str:
         return "JobSecret(...)"
 
     def __reduce__(self) -> str:
         raise UsageError("a job secret cannot be pickled; hand on the path of its file")
+
+
+def _have_common(shown: list[bytes], expected: list[bytes]) -> bool:
+    return any(hmac.compare_digest(one, other) for one in shown for other in expected)
 
 
 def require_private(path: Path, status: os.stat_result, what: str) -> None:

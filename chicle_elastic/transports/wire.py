@@ -43,7 +43,7 @@ class Kind(enum.IntEnum):
     """What a frame is."""
 
     HELLO = 1  # JSON; the first frame of either end: purpose, name, nonce (`handshake`)
-    PROOF = 2  # 32 bytes: the proof of the secret
+    PROOF = 2  # the proof of the secret: 32 bytes for each of its keys
     REFUSED = 3  # JSON {"error": ..., "reason": ...}: why a request is not served, or the connection not accepted
     MESSAGE = 4  # JSON: a message of one agent to another (`links`)
     # 5 answered messages of a kind that is not sent any more; do not use the number for something else.

@@ -84,9 +84,9 @@ class TestFiles:
 
     def test_a_derived_key_is_one_of_its_purpose(self, secret):
         """And says nothing about the others, or about the secret."""
-        keys = {secret.derive("round 1"), secret.derive("round 2"), secret.proof("round 1")}
+        keys = {secret.derive("round 1"), secret.derive("round 2"), secret.proof("round 1").hex()}
         assert len(keys) == 3
-        assert {len(key) for key in keys} == {32}
+        assert {len(key) for key in keys} == {64}
 
     def test_a_file_of_another_user_is_refused(self, tmp_path):
         """Somebody who can write it knows the secret."""
@@ -115,6 +115,75 @@ class TestFiles:
             JobSecret.load_or_create(tmp_path / "no-folder" / "secret")
         with pytest.raises(UsageError, match="cannot be read"):
             JobSecret.load(tmp_path)
+
+
+OLD, NEW, NEWEST = ("ab" * 32 + "\n", "cd" * 32 + "\n", "ef" * 32 + "\n")
+
+
+class TestSeveralKeys:
+    """While a secret is changed, processes may know other keys than the rest."""
+
+    @pytest.mark.parametrize(
+        ("ours", "theirs", "is_known"),
+        [
+            (OLD, OLD + NEW, True),
+            (NEW + OLD, OLD + NEW, True),
+            (OLD + NEW, NEW, True),
+            (OLD + NEW, NEW + NEWEST, True),
+            (OLD, NEW, False),
+            (OLD + NEW, NEWEST, False),
+        ],
+    )
+    def test_one_key_that_both_know_is_enough(self, ours, theirs, is_known):
+        """For proofs, signatures and keys of rounds, in both directions."""
+        one, other = (JobSecret.from_text(text, where="a test") for text in (ours, theirs))
+        for teller, hearer in ((one, other), (other, one)):
+            assert hearer.check_proof(teller.proof("caller", b"hi"), "caller", b"hi") is is_known
+            rounds = [JobSecret.from_text(secret.derive("round"), where="a test") for secret in (teller, hearer)]
+            for signer, reader in ((teller, hearer), rounds):
+                signed = signer.sign("state", VALUE)
+                if is_known:
+                    assert reader.verify("state", signed) == VALUE
+                else:
+                    with pytest.raises(SecretError):
+                        reader.verify("state", signed)
+        assert one.has_signed("state", other.sign("state", VALUE)) is ({*ours.split()} <= {*theirs.split()})
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            (OLD + "cafe\n", 2),
+            (OLD + "\n" + NEW, 2),
+            ("\n" + OLD, 1),
+            (OLD + NEW + "x" * 64, 3),
+            (OLD + NEW + OLD.upper(), 3),
+            ("".join(f"{number:064x}\n" for number in range(5)), 5),
+        ],
+        ids=["short", "empty", "empty first", "no number", "twice", "too many"],
+    )
+    def test_a_bad_line_is_named_and_changes_nothing(self, tmp_path, text, line):
+        """And not shown."""
+        (tmp_path / "secret").touch(0o600)
+        (tmp_path / "secret").write_text(text)
+        known = JobSecret.from_text(OLD, where="a test")
+        with pytest.raises(UsageError, match=f"^line {line} of the secret file {tmp_path / 'secret'}") as raised:
+            known.reload(tmp_path / "secret")
+        assert not any(shown in str(raised.value) for shown in text.split())
+        assert_equal_secrets(known, JobSecret.from_text(OLD, where="a test"))
+
+    def test_keys_are_taken_from_a_file_that_has_one_of_them(self, tmp_path):
+        """Without a key of before, nothing that was signed could be verified."""
+        known = JobSecret.from_text(OLD, where="a test")
+        (tmp_path / "secret").touch(0o600)
+        taken = []
+        for text in (OLD, OLD + NEW, NEW + OLD, NEW):
+            (tmp_path / "secret").write_text(text)
+            taken.append(known.reload(tmp_path / "secret"))
+        assert taken == [None, 2, None, 1]
+        (tmp_path / "secret").write_text(OLD)
+        with pytest.raises(UsageError, match=r"no line of the secret file .* is a key of this job"):
+            known.reload(tmp_path / "secret")
+        assert_equal_secrets(known, JobSecret.from_text(NEW, where="a test"))
 
 
 class TestSecrecy:

@@ -67,7 +67,7 @@ class GroupFormation:
             advertise=address.advertise,
             first_port=address.ports.first,
             last_port=address.ports.last,
-            key=self._secret.derive(prefix).hex(),
+            key=self._secret.derive(prefix),
             rdma=self._rdma,
         )
         rank = members.index(self._node)

@@ -39,7 +39,8 @@ from chicle_elastic.cluster.options import END_S, PROGRAM, NodeOptions
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError, StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.own_address import choose_address, store_listens_on
-from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret
+from chicle_elastic.cluster.rendezvous.secret_watch import SecretWatch
+from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
@@ -96,7 +97,8 @@ class NodeAgent(Launcher):
             event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=tell))
             if url is not None:
                 event_file.write("metrics", url=url)
-            secret = open_secret(options.secret_file, endpoint=store.endpoint)
+            secret = entry.secret
+            stack.enter_context(SecretWatch(secret, options.secret_file, store, owner=options.node))
             tls = None if options.tls is None else TlsIdentity(options.tls)
             listens = store_listens_on(store)
             address = choose_address(options.address, endpoint=store.endpoint, listens=listens)

@@ -10,7 +10,6 @@ from chicle_elastic.cluster.agent.process_agent import ProcessAgent
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.cluster.rendezvous.resource_board import Finished, NodeRequest, ResourceBoard
-from chicle_elastic.cluster.rendezvous.store import open_secret
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import ResourceOffer
@@ -71,9 +70,7 @@ class StoreManagedAgent(ProcessAgent):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        store = self._entry.store
-        secret = open_secret(self._options.secret_file, endpoint=store.endpoint)
-        self._link = StoreResourceLink(ResourceBoard(store, secret=secret))
+        self._link = StoreResourceLink(ResourceBoard(self._entry.store, secret=self._entry.secret))
         self.resources = self._link
 
     def begins(self, loop: EventLoop, node: Node) -> None:

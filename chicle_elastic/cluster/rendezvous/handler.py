@@ -28,6 +28,7 @@ from torch.distributed.elastic.rendezvous import (
 from chicle_elastic.cluster.rendezvous import state as states
 from chicle_elastic.cluster.rendezvous.errors import RoundTimeoutError
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
+from chicle_elastic.cluster.rendezvous.secret_watch import SecretWatch
 from chicle_elastic.cluster.rendezvous.state import RendezvousState, RoundMember
 from chicle_elastic.cluster.rendezvous.store import (
     address_towards,
@@ -60,8 +61,16 @@ class RendezvousSettings:
 class ChicleRendezvousHandler(RendezvousHandler):
     """One agent's side of the rendezvous."""
 
-    def __init__(self, entry: JobEntry, settings: RendezvousSettings, *, address: str | None = None) -> None:
+    def __init__(
+        self,
+        entry: JobEntry,
+        settings: RendezvousSettings,
+        *,
+        address: str | None = None,
+        secret_file: Path | None = None,
+    ) -> None:
         self.entry = entry
+        self._watch = SecretWatch(entry.secret, secret_file, entry.store, owner=entry.node)
         self._settings, self._state = settings, entry.state
         self._me = RoundMember(
             node=entry.node,
@@ -125,6 +134,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
     def shutdown(self) -> bool:
         """End this agent's part and close the rendezvous, as torch's own does. Returns whether the store could still be
         written."""
+        self._watch.close()
         try:
             self.set_closed()
         except (ChicleError, OSError) as error:
@@ -169,7 +179,8 @@ def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
     (seconds), secret_file, node. Raises UsageError when there is no secret or no endpoint, or a value is not a number,
     StoreUnreachableError when there is no store at the endpoint, JobClosedError when the job is over."""
     settings_here = Settings.from_environment()
-    secret_file = parameters.get("secret_file") or (None if settings_here.secret else settings_here.secret_file)
+    given = parameters.get("secret_file") or (None if settings_here.secret else settings_here.secret_file)
+    secret_file = None if given is None else Path(given)
     if secret_file is None and settings_here.secret is None:
         raise UsageError(
             "no job secret: set CHICLE_SECRET_FILE to a file of mode 0600 with the same content on every node"
@@ -189,11 +200,11 @@ def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
         parameters.endpoint,
         run_id=parameters.run_id,
         node=node,
-        secret_file=None if secret_file is None else Path(secret_file),
+        secret_file=secret_file,
         min_nodes=parameters.min_nodes,
         max_nodes=parameters.max_nodes,
     )
-    return ChicleRendezvousHandler(entry, settings, address=parameters.local_addr)
+    return ChicleRendezvousHandler(entry, settings, address=parameters.local_addr, secret_file=secret_file)
 
 
 def _seconds(parameters: RendezvousParameters, key: str, default: float) -> float:

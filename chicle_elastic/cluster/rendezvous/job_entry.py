@@ -34,7 +34,7 @@ class JobEntry:
                 f"run id {run_id!r} with up to {max_nodes} nodes: the run id (--rdzv-id) has to have no slash and some "
                 f"other character, and a job has at most {states.MAX_MEMBERS} nodes (--nnodes)"
             )
-        self.store, self.run_id, self.node = store, run_id, node
+        self.store, self.run_id, self.node, self.secret = store, run_id, node, secret
         self.min_nodes, self.max_nodes = min_nodes, max_nodes
         cell = SignedValue(store, key=f"chicle/{run_id}/rendezvous", secret=secret)
         self.state = StateStore(cell, owner=node, clock=MonotonicClock())  # the shared state of the rendezvous

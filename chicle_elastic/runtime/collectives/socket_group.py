@@ -85,9 +85,9 @@ class GroupNetwork:
     def of(
         cls, *, bind: str, advertise: str, first_port: int = 0, last_port: int = 0, key: str, rdma: str = ""
     ) -> "GroupNetwork":
-        """From the values of a message; `key` is the secret of the round in hex digits."""
+        """From the values of a message; `key` is the text of the secret of the round."""
         address = NodeAddress(bind=bind, advertise=advertise, ports=PortRange(first_port, last_port))
-        return cls(address=address, secret=JobSecret(bytes.fromhex(key)), rdma=rdma)
+        return cls(address=address, secret=JobSecret.from_text(key, where="a key of a round"), rdma=rdma)
 
 
 class SocketGroup:

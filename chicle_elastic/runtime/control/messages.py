@@ -276,7 +276,7 @@ class RoundNetwork:
     advertise: str  # address that it tells the others
     first_port: int = 0  # the lowest port that it may listen on; 0 for any
     last_port: int = 0  # the highest; 0 for any
-    # secret of the round in hex digits, derived from the job's: the members' proof to each other
+    # text of the secret of the round, derived from the job's: the members' proof to each other
     key: str = field(repr=False)
     rdma: str = ""  # the device that the model may go by; "" for none
 
