@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, TensorDataset, default_collate
 
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.chunks.rows import as_floats, matrix_of
+from chicle_elastic.chunks.rows import as_floats, take_rows
 from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.torch.schedule import cut
@@ -48,15 +48,36 @@ class Batch:
 
 
 class Samples:
-    """A data set that gives any samples by their numbers.
+    """Gives any samples of a data set by their numbers.
 
     Args:
-        dataset: Map-style.
-        collate: Makes a batch of a list of samples; None where the data set takes a tensor of numbers.
+        dataset: Map-style, a tensor or array, a tuple of them, or a chunk folder.
+        collate: Makes a batch of a list of samples; by default torch's.
+
+    Raises:
+        UsageError: The samples have no numbers, or are of different lengths.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
-        self._dataset, self._collate = dataset, collate
+        if isinstance(dataset, str | Path):
+            dataset = ChunkFolder(dataset)
+        if isinstance(dataset, ChunkFolder):
+            dataset = ConcatDataset([ChunkRows(chunk, dataset.schema) for chunk in dataset.mapped() or dataset])
+        parts = (dataset,) if isinstance(dataset, torch.Tensor | np.ndarray) else dataset
+        is_tuple = isinstance(parts, tuple) or (isinstance(parts, list) and len(parts) == 2)
+        if is_tuple and parts and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
+            if len(lengths := {len(part) for part in parts}) > 1:
+                raise UsageError(f"the tensors have {sorted(lengths)} samples; give as many of each")
+            dataset = TensorDataset(*map(torch.as_tensor, parts))
+        is_by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if isinstance(dataset, IterableDataset) or not is_by_number:
+            raise UsageError(
+                f"a data set of {type(dataset).__name__} has no samples by number, so no node could take over those of "
+                "another one; give a map-style data set, with __len__ and __getitem__, tensors, or a folder that "
+                "`chicle convert` has made"
+            )
+        takes_many = type(dataset) is TensorDataset and collate is None  # a subclass may take one number only
+        self._dataset, self._collate = dataset, None if takes_many else collate or default_collate
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -69,32 +90,6 @@ class Samples:
         return self._collate(of_many(numbers.tolist()))
 
 
-def samples_of(dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> Samples:
-    """Return the samples of a map-style data set, of tensors, arrays or a tuple of them, or of a chunk folder. Raises
-    UsageError when the samples have no numbers, or are of different lengths."""
-    if isinstance(dataset, str | Path):
-        dataset = ChunkFolder(dataset)
-    if isinstance(dataset, ChunkFolder):
-        chunks = [ChunkRows(chunk, dataset.schema) for chunk in dataset.mapped() or dataset]
-        return Samples(ConcatDataset(chunks), collate or default_collate)
-    parts = (dataset,) if isinstance(dataset, torch.Tensor | np.ndarray) else dataset
-    is_tuple = isinstance(parts, tuple) or (isinstance(parts, list) and len(parts) == 2)
-    if is_tuple and parts and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
-        tensors = [torch.as_tensor(part) for part in parts]
-        lengths = {len(tensor) for tensor in tensors}
-        if len(lengths) != 1:
-            raise UsageError(f"the tensors have {sorted(lengths)} samples; give as many of each")
-        return Samples(TensorDataset(*tensors), None)
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise UsageError(
-            f"a data set of {type(dataset).__name__} has no samples by number, so no node could take over those of "
-            "another one; give a map-style data set, with __len__ and __getitem__, tensors, or a folder that `chicle "
-            "convert` has made"
-        )
-    is_of_tensors = type(dataset) is TensorDataset and collate is None  # a subclass may take one number only
-    return Samples(dataset, None if is_of_tensors else collate or default_collate)
-
-
 class ChunkRows(Dataset[Any]):
     """Rows and targets of a chunk, dense, with the shape of a sample."""
 
@@ -105,10 +100,7 @@ class ChunkRows(Dataset[Any]):
         return self._chunk.num_rows
 
     def __getitem__(self, row: int) -> tuple[Array, Any]:
-        rows, shape, target = self._chunk.rows, self._schema.sample_shape, self._chunk.targets[row]
-        if isinstance(rows, CsrRows):
-            values: Array = matrix_of(rows)[[row]].toarray()[0]
-        else:
-            values = np.array(as_floats(rows[row]))
+        rows, target = take_rows(self._chunk.rows, np.array([row])), self._chunk.targets[row]
+        values: Array = rows.to_scipy().toarray() if isinstance(rows, CsrRows) else as_floats(rows)
         # Codes of classes as torch's losses want them.
-        return values.reshape(shape or values.shape), np.int64(target) if self._schema.num_classes else target
+        return values.reshape(self._schema.sample_shape or -1), np.int64(target) if self._schema.num_classes else target

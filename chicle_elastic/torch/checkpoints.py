@@ -8,7 +8,6 @@ They are those of every job (`runtime.checkpoint`): the first member copies its 
 
 import threading
 import time
-from functools import partial
 
 from chicle_elastic.chunks.places import Place, place_of
 from chicle_elastic.chunks.views import NO_STATE
@@ -26,17 +25,11 @@ IDENTITY = JobIdentity(num_rows=0, num_parameters=0, state=NO_STATE, trainer={"t
 
 
 class LoopCheckpoints:
-    """The checkpoints of a job.
+    """The checkpoints of a job. `who`: node that logs what is wrong."""
 
-    Args:
-        settings: Where and when; None for nowhere.
-        who: Node that logs what is wrong.
-    """
-
-    def __init__(self, settings: CheckpointSettings | None, state: TrainingState, who: str) -> None:
+    def __init__(self, settings: CheckpointSettings, state: TrainingState, who: str) -> None:
         self._settings, self._state = settings, state
-        writes = partial(CheckpointWriter, identity=IDENTITY, tell=lambda *_: None, who=f"node {who}")
-        self._writer = None if settings is None else writes(settings)
+        self._writer = CheckpointWriter(settings, IDENTITY, tell=lambda *_: None, who=f"node {who}")
         self._saved_s, self._saved_step = time.monotonic(), 0
 
     def newest(self, most: float = float("inf")) -> int:
@@ -56,7 +49,7 @@ class LoopCheckpoints:
         begin = 8 + int.from_bytes(content[:8], "little")
         head = bytes(content[8:begin])
         tensors = self._state.room(head)
-        for view in map(bytes_of, tensors):
+        for view in map(bytes_of, tensors.values()):
             view[:] = content[begin : begin + len(view)]
             begin += len(view)
         self._state.adopt(head, tensors)
@@ -65,10 +58,7 @@ class LoopCheckpoints:
 
     def committed(self, *, is_last: bool) -> None:
         """Save the state if it is time, or the training ends."""
-        settings = self._settings
-        if settings is None or self._writer is None:
-            return
-        every, interval_s = settings.every_iterations, settings.interval_s
+        every, interval_s = self._settings.every_iterations, self._settings.interval_s
         is_due = bool(every) and self._state.position.step % every == 0
         if is_last or is_due or (interval_s and time.monotonic() - self._saved_s >= interval_s):
             self.save()
@@ -79,22 +69,19 @@ class LoopCheckpoints:
     def save(self) -> None:
         """Begin to write a checkpoint, which waits for the one before. A disk that does not take it is logged, once."""
         step = self._state.position.step
-        if self._writer is None or step == self._saved_step:
+        if step == self._saved_step:
             return
         self._saved_s, self._saved_step = time.monotonic(), step
         head, tensors = self._state.describe()
         head += b" " * (-len(head) % 8)
-        content = b"".join([len(head).to_bytes(8, "little"), head, *map(bytes_of, tensors)])
+        content = b"".join([len(head).to_bytes(8, "little"), head, *map(bytes_of, tensors.values())])
         self._writer.begin(Draft(iteration=step, time_s=time.time(), shared=lambda: {FILE: content}))
 
     def close(self) -> None:
         """Finish what was begun; waits a few seconds at most."""
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
 
     def _whole(self) -> dict[int, Place]:
         """Return the complete checkpoints, by step."""
-        if self._settings is None:
-            return {}
         paths = checkpoint.attempts(place_of(self._settings.folder, purpose="a folder of checkpoints"))
         return {checkpoint.iteration_of(path): path for path in paths if checkpoint.is_complete(path)}

@@ -49,10 +49,15 @@ def check_methods(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler:
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, options: Sequence[object]) -> str:
-    """Return a digest of what every node has to build alike: tensors of the model, optimizer, samples and batches, and
-    other options of the loop."""
+    """Return a digest of what every node has to build alike: modules and tensors of the model, optimizer, samples and
+    batches, and other options of the loop."""
+    # With options of torch's modules, such as a stride; those of others may hold addresses of memory.
+    modules = [
+        (name, type(each).__name__, each.extra_repr() if type(each).__module__.startswith("torch.nn.") else "")
+        for name, each in model.named_modules()
+    ]
     tensors = [*model.named_parameters(), *model.named_buffers()]
     kinds = [(name, tensor.dtype, tensor.shape) for name, tensor in tensors]
     groups = [(len(group["params"]), *sorted(group)) for group in optimizer.param_groups]
-    parts = repr([kinds, type(optimizer).__name__, groups, plan, [*map(str, options)]])
+    parts = repr([modules, kinds, type(optimizer).__name__, groups, plan, [*map(str, options)]])
     return hashlib.sha256(parts.encode()).hexdigest()[:16]

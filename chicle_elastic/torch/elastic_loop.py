@@ -17,12 +17,12 @@ are warm then, and a fault of the script shows where no other node waits for it.
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -33,7 +33,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import JobFailedError, PeerLostError, UsageError
 from chicle_elastic.settings import Settings
-from chicle_elastic.torch.batches import Batch, samples_of
+from chicle_elastic.torch.batches import Batch, Samples
 from chicle_elastic.torch.checks import check_methods, digest_of, inner_module
 from chicle_elastic.torch.schedule import Call, Plan, Position, Row, failed_of, mismatch_of
 from chicle_elastic.torch.seat import ClusterSeat, Seat
@@ -105,7 +105,7 @@ class Loop:
             raise UsageError("a gradient scaler works with local_steps=1 only: its scale would differ between nodes")
         self._model, self._optimizer = inner_module(model), optimizer
         check_methods(self._model, optimizer, scheduler)
-        self._samples = samples_of(dataset, collate)
+        self._samples = Samples(dataset, collate)
         if not len(self._samples):
             raise UsageError("the data set has no samples")
         self._plan = Plan(
@@ -128,18 +128,15 @@ class Loop:
         self._max_grad_norm, self._is_mean, self._rate_of_nodes = max_grad_norm, reduction == "mean", rate_of_nodes
         self._outer_rate, self._outer_momentum = outer_rate, outer_momentum
         self._sum = StepSum(self._model, optimizer, self._apply, is_local=is_local, is_mean=self._is_mean)
-        self._order: tuple[int, Any] = (-1, None)
+        self._batches: Iterator[Batch] | None = None
         self._batch: Batch | None = None
+        self._shares: list[list[range]] = []  # what each member takes until the next sum, by rank
+        self._left: list[range] = []  # what this one has still to take
         self._samples_done, self._loss_sum = 0, 0.0
-        self._is_last, self._is_void, self._wants_stop = True, False, False
-        self._has_begun_step = self._has_ended_step = False
-        self._has_begun = self._is_over = False
+        self._is_void = self._is_done = self._wants_stop = False
         settings, clock = Settings.from_environment(), MonotonicClock()
-        self._seat = (
-            Seat()
-            if settings.control is None
-            else ClusterSeat(self._state, settings.control, clock, max_nodes=settings.max_nodes)
-        )
+        address, most = settings.control, settings.max_nodes
+        self._seat = Seat() if address is None else ClusterSeat(self._state, address, clock, max_nodes=most)
 
     # What a script uses.
 
@@ -165,29 +162,12 @@ class Loop:
     def epochs(self, number: int) -> Iterator[Batch]:
         """Yield the batches of this process until all samples were used in `number` epochs. The body of the loop calls
         `step` once for each of them."""
-        if self._has_begun or number < 0:
+        if self._batches is not None or number < 0:
             raise UsageError(f"epochs({number}): a loop trains once; give the number of all epochs, from 0 on")
-        self._has_begun = True
-        self._plan = plan = dataclasses.replace(self._plan, num_epochs=number)
-        self._state.describe()  # raises here, and not on the node that a joining one asks for its state
-        if isinstance(self._seat, ClusterSeat):
-            yield from self._rehearse()
-        digest = digest_of(self._model, self._optimizer, plan, self._options)
-        self._seat.declare(seed=plan.seed, num_samples=plan.num_samples, digest=digest)
-        while self._has_step():
-            self._begin(self.rank)
-            pieces = [piece for piece in self._shares()[self.rank] if piece]
-            for which, piece in enumerate(pieces, start=1):
-                self._is_last = which == len(pieces)
-                yield from self._offer(piece)
-                if self._seat.is_broken and not self._is_void and not self._is_last:
-                    self._break("a member was lost")
-                if self._is_void:
-                    self._put_back()  # what the body has done since the member was lost
-                    break
-            if not pieces:
-                self._add_up()
-        self._is_over = True
+        self._plan = dataclasses.replace(self._plan, num_epochs=number)
+        self._order = functools.lru_cache(maxsize=1)(self._plan.order)
+        self._batches = self._train()
+        return self._batches
 
     def backward(self, loss: Tensor, part: Batch | None = None) -> None:
         """Add the gradients of a loss to those of this step.
@@ -214,17 +194,17 @@ class Loop:
             after which nothing is added up.
         """
         batch = self._require_batch()
-        if self._has_begun_step:
-            raise UsageError("loop.step was called twice for one batch; use loop.backward for its parts")
         if loss is not None and not self._is_void:
             self.backward(loss)
-        self._has_begun_step = True
+        self._batch, loss_of_all = None, None
         self._samples_done += len(batch)
-        loss_of_all = None
         if not (batch.is_rehearsal or self._is_void):
             self._sum.end_batch()
-            loss_of_all = self._add_up() if self._is_last else None
-        self._has_ended_step = True
+            if not self._left:
+                loss_of_all = self._add_up()
+            elif self._seat.is_broken:
+                self._break("a member was lost")
+        self._is_done = True
         return loss_of_all
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
@@ -243,34 +223,46 @@ class Loop:
 
     def stop(self) -> None:
         """End the training with the next step that counts. One member that calls it is enough."""
-        self._wants_stop = not (self._batch is not None and self._batch.is_rehearsal)
+        self._wants_stop = True
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._batch = None
-        if error is None and self._has_begun and not self._is_over:
-            try:
-                if not self._is_complete() or self._has_step():
-                    raise UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
-            except BaseException as late:
-                self._leave(late)
-                raise
-        self._leave(error)
+        try:
+            if error is None and self._batches is not None and next(self._batches, None) is not None:
+                raise UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
+        except BaseException as late:
+            error = late
+            raise
+        finally:
+            self._leave(error)
 
     # One step.
 
-    def _rehearse(self) -> Iterator[Batch]:
-        """Compute one step that does not count."""
-        self._begin(rank=0)
-        piece = self._plan.batches(self.position, self._seat.max_nodes)[0][0] or range(1)
-        yield from self._offer(piece, is_rehearsal=True)
-        self._put_back()
+    def _train(self) -> Iterator[Batch]:
+        """Yield all batches of this process, those of a rehearsal first, which does not count."""
+        self._state.describe()  # raises here, and not on the node that a joining one asks for its state
+        if isinstance(self._seat, ClusterSeat):
+            self._begin()
+            piece = self._plan.batches(self.position, self._seat.max_nodes)[0][0] or range(1)
+            yield from self._offer(piece, is_rehearsal=True)
+            self._put_back()
+            self._wants_stop = False
+        digest = digest_of(self._model, self._optimizer, self._plan, self._options)
+        self._seat.declare(seed=self._plan.seed, num_samples=self._plan.num_samples, digest=digest)
+        while self._has_step():
+            self._begin()
+            self._left = [piece for piece in self._shares[self.rank] if piece]
+            if not self._left:
+                self._add_up()
+            while self._left and not self._is_void:
+                yield from self._offer(self._left.pop(0))
+            if self._is_void:
+                self._put_back()  # what the body has done since the member was lost
 
-    def _begin(self, rank: int) -> None:
+    def _begin(self) -> None:
         """Begin a step. A step that is done again draws the same random numbers."""
         now, before = parameters_of(self._optimizer), self._sum.parameters
         if len(self._samples) != self._plan.num_samples or [*map(id, now)] != [*map(id, before)]:
@@ -281,43 +273,36 @@ class Loop:
                 "parameters before elastic.loop, and set requires_grad=False for those that are to wait"
             )
         self._is_void, self._samples_done, self._loss_sum = False, 0, 0.0
-        entropy = [self._plan.seed, self.position.epoch, self.position.offset, rank]
+        entropy = [self._plan.seed, self.position.epoch, self.position.offset, self.rank]
         first, second = np.random.SeedSequence(entropy).generate_state(2, np.uint32).tolist()
         torch.manual_seed(first << 32 | second)
         np.random.seed(first)  # noqa: NPY002 - data sets draw from NumPy's global generator
         random.seed(second)
-        self._sum.begin()
-
-    def _shares(self) -> list[list[range]]:
-        """Return what each member takes until the next sum, by rank, as `Plan.batches`."""
         workers = self._seat.workers
         found = dict(zip(workers, self._plan.batches(self.position, len(workers)), strict=True))
-        return [found.get(rank, []) for rank in range(len(self.members))]
+        self._shares = [found.get(rank, []) for rank in range(len(self.members))]
+        self._sum.begin()
 
     def _offer(self, piece: range, *, is_rehearsal: bool = False) -> Iterator[Batch]:
         """Hand samples to the body of the user's loop."""
         epoch = self.position.epoch
-        if self._order[0] != epoch:
-            self._order = epoch, self._plan.order(epoch)
-        numbers = self._order[1][piece.start : piece.stop]
-        self._batch = batch = Batch(self._samples, numbers, epoch=epoch, is_rehearsal=is_rehearsal)
-        self._has_begun_step = self._has_ended_step = False
-        yield batch
-        if not self._has_ended_step:
+        numbers = self._order(epoch)[piece.start : piece.stop]
+        self._batch, self._is_done = Batch(self._samples, numbers, epoch=epoch, is_rehearsal=is_rehearsal), False
+        yield self._batch
+        if not self._is_done:
             raise UsageError(
-                f"node {self._seat.node} did not do loop.step to its end for a batch of {len(batch)} samples in epoch "
-                f"{batch.epoch}, and the others wait for it; call loop.step() without a loss to skip samples, and do "
-                "not catch exceptions of loop.step, which may leave the state half done: then this node leaves"
+                f"node {self._seat.node} did not do loop.step to its end for a batch of {len(piece)} samples in epoch "
+                f"{epoch}, and the others wait for it; call loop.step() without a loss to skip samples, and do not "
+                "catch exceptions of loop.step, which may leave the state half done: then this node leaves"
             )
-        self._batch = None
 
     def _add_up(self) -> float | None:
         """Add up with the other members, and commit."""
-        before, batches = self.position, self._shares()
-        num_samples = [sum(map(len, pieces)) for pieces in batches]
+        before = self.position
+        num_samples = [sum(map(len, pieces)) for pieces in self._shares]
         is_first = self.rank == next(rank for rank, num in enumerate(num_samples) if num)
         buffer = self._sum.fill(num_samples[self.rank] / sum(num_samples), is_first=is_first)
-        counts = [sum(map(bool, pieces)) for pieces in batches]
+        counts = [sum(map(bool, pieces)) for pieces in self._shares]
         call = Call.STEP if counts[self.rank] == max(counts) else Call.IDLE  # the others run the body once more
         row = Row(call, len(buffer), self._samples_done, self._loss_sum, wants_stop=self._wants_stop)
         rows = self._agree(row, buffer)
@@ -430,7 +415,10 @@ class Loop:
 
     def _require_batch(self) -> Batch:
         if self._batch is None:
-            raise UsageError("call backward, step and all_reduce in the body of `for batch in loop.epochs(...)`")
+            raise UsageError(
+                "call backward, step and all_reduce in the body of `for batch in loop.epochs(...)`, and step last and "
+                "once; loop.backward is for parts of a batch"
+            )
         return self._batch
 
 

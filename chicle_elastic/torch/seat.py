@@ -17,6 +17,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE, Array
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import JobFailedError, PeerLostError, ProtocolError, UsageError
+from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.control_client import ControlClient
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
@@ -48,7 +49,7 @@ class Seat:
         self.callbacks: list[Callable[[tuple[str, ...]], object]] = []
         self.members: tuple[str, ...] = (node,)
         self.workers: tuple[int, ...] = (0,)
-        self._group: ProcessGroup | None = ProcessGroup(round=0, rank=0, size=1)
+        self._group = ProcessGroup(round=0, rank=0, size=1)
         self._is_over = False
 
     @property
@@ -58,8 +59,8 @@ class Seat:
 
     @property
     def is_broken(self) -> bool:
-        """Say whether the group of the round is broken, so that no sum can come, or there is none."""
-        return self._group is None or self._group.is_broken
+        """Say whether the group of the round is broken or left, so that no sum can come."""
+        return self._group.is_broken
 
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
         """Tell that this node may join; nodes of another digest, of what all have to build alike, are refused."""
@@ -71,31 +72,22 @@ class Seat:
 
     def gather(self, row: Row) -> list[Row]:
         """Return the rows of all members, by rank. Raises PeerLostError when a member was lost."""
-        return [Row(*values) for values in self._whole_group().all_gather(np.array(row, dtype=np.float64)).tolist()]
+        return [Row(*values) for values in self._group.all_gather(np.array(row, dtype=np.float64)).tolist()]
 
     def all_reduce(self, buffer: Array) -> None:
         """Replace `buffer` by the sum over all members, in place. Raises PeerLostError when a member was lost."""
-        self._whole_group().all_reduce(buffer)
+        self._group.all_reduce(buffer)
 
     def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
-        """Tell that the step counts, and save the state where it is time.
-
-        Args:
-            stop_reason: Why the job ends here, the same in every member; None to go on.
-            epochs: Passes over the data so far.
-        """
+        """Tell that the step counts, after so many `epochs`; with a reason to stop, the same in every member, the job
+        ends here."""
         self._is_over = stop_reason is not None
 
     def broke(self, reason: str) -> None:
         """Tell that the step was not agreed on, and leave the group."""
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the job, or end it with the traceback of code that has failed on all nodes. May be called again."""
-
-    def _whole_group(self) -> ProcessGroup:
-        if self._group is None:
-            raise PeerLostError(f"{self.node} is in no group; the next round makes one")
-        return self._group
+        """Leave the job, or end it with the traceback of code that has failed on all nodes."""
 
     def _tell_members(self) -> None:
         for callback in self.callbacks:
@@ -128,16 +120,16 @@ class ClusterSeat(Seat):
         super().__init__(node=str(welcome.node), max_nodes=max_nodes)
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(signals_ignored())
-        self._group = None
+        self._group.close()  # the first round makes one
         self._order: control.Iterate | None = None
         self._following: control.Iterate | None = None
         self._standing = Standing()
-        self._has_cast_vote = False
         self._started_s = clock.now()
-        self._is_closed = False
+        self._failure: str | None = None
         self._sender = ThreadPoolExecutor(1, "chicle-state")
-        self._sending: Future[None] | None = None
-        self._checkpoints = LoopCheckpoints(welcome.checkpoint, state, self.node)
+        self._sending: list[Future[None]] = []
+        settings = welcome.checkpoint
+        self._checkpoints = None if settings is None else LoopCheckpoints(settings, state, self.node)
 
     def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
         """Tell the agent."""
@@ -153,7 +145,7 @@ class ClusterSeat(Seat):
                 rows=(1,),
                 size_bytes=(infos[0].size_bytes,),
                 slot_bytes=slot_bytes,
-                merged=self._checkpoints.newest() if welcome.wants_resume else 0,
+                merged=self._checkpoints.newest() if self._checkpoints and welcome.wants_resume else 0,
                 data=digest,
                 checkpoints="" if welcome.checkpoint is None else welcome.checkpoint.pace,
             )
@@ -162,17 +154,16 @@ class ClusterSeat(Seat):
     def next(self) -> bool:
         """Execute the agent's orders until a step begins. Raises SystemExit when this node leaves, JobFailedError when
         a task has failed, and the job with it."""
-        order, self._following = self._following, None
-        while order is None:
-            message = self._control.inbox.get()
+        while True:
+            message, self._following = self._following or self._control.inbox.get(), None
             match message:
                 case (control.Round() as round, ProcessGroup() as group):
                     self._form(round, group)
                 case control.Iterate():
-                    order = message
-                    if self._group is None or self._group.round != order.round:
-                        self._order, order = order, None
-                        self.broke("there is no group of this round; the next round makes one")
+                    self._order, self._started_s = message, self._clock.now()
+                    if self._group.round == message.round and not self.is_broken:
+                        return True
+                    self.broke("there is no whole group of this round; the next round makes one")
                 case control.Finish():
                     if message.failure is not None:
                         raise JobFailedError(f"{message.reason}\n{message.failure}")
@@ -180,7 +171,7 @@ class ClusterSeat(Seat):
                 case control.Exit():
                     raise SystemExit(0)
                 case control.Save():
-                    if self.rank == 0:
+                    if self.rank == 0 and self._checkpoints:
                         self._checkpoints.save()
                 case control.Attach():
                     pass  # the chunk is empty
@@ -188,21 +179,22 @@ class ClusterSeat(Seat):
                     raise message
                 case _:
                     raise ProtocolError(f"the agent sent {message}, which is no order for a loop")
-        self._order, self._started_s = order, self._clock.now()
-        return True
 
     def gather(self, row: Row) -> list[Row]:
-        """Cast the agent's vote in the row of this member, too."""
-        self._has_cast_vote = self._control.has_vote
-        return super().gather(row._replace(has_vote=self._has_cast_vote, seconds=self._clock.now() - self._started_s))
+        """Cast the agent's vote in the row of this member, too; a sum waits until the state is sent, which goes by the
+        same connections."""
+        for sending in self._sending:
+            sending.result()
+        seconds = self._clock.now() - self._started_s
+        return super().gather(row._replace(has_vote=self._control.has_vote, seconds=seconds))
 
     def committed(self, rows: Sequence[Row], *, stop_reason: str | None, epochs: float, is_last: bool) -> None:
-        """Tell the agent; the next step begins without its order where it may."""
+        """Tell the agent, and save the state where it is time; the next step begins without an order where it may."""
         order, self._order = self._order, None
         assert order is not None
         self._standing = Standing(True, order.iteration, order.round, order.iteration)
         votes, num_samples = int(sum(row.has_vote for row in rows)), sum(row.samples for row in rows)
-        if self._has_cast_vote:
+        if rows[self.rank].has_vote:
             self._control.forget_vote()
         goes_on = order.may_go_on and not votes and stop_reason is None and self._control.inbox.empty()
         self._following = order.following() if goes_on else None
@@ -212,7 +204,7 @@ class ClusterSeat(Seat):
             iteration=order.iteration,
             reports={
                 node: TaskReport(samples=int(row.samples), duration_s=row.seconds)
-                for node, row in zip(self._control_members, rows, strict=True)
+                for node, row in zip(map(NodeId, self.members), rows, strict=True)
             },
             votes=votes,
             stop_reason=stop_reason,
@@ -224,7 +216,7 @@ class ClusterSeat(Seat):
         )
         self._control.ended(ended)
         self.workers = tuple(range(len(rows)))
-        if self.rank == 0 and stop_reason is None:
+        if self.rank == 0 and stop_reason is None and self._checkpoints:
             self._checkpoints.committed(is_last=is_last)
 
     def broke(self, reason: str) -> None:
@@ -236,50 +228,46 @@ class ClusterSeat(Seat):
 
     def close(self, failure: str | None = None) -> None:
         """End what goes on in other threads, then tell the agent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
         self._leave()
         self._sender.shutdown()
-        self._checkpoints.close()
+        if self._checkpoints:
+            self._checkpoints.close()
+        failure = failure or self._failure
         self._control.close(control.Left() if failure is None else control.Failed(traceback=failure))
         self._signals.close()
 
     def _form(self, order: control.Round, group: ProcessGroup) -> None:
         """Connect to the members of a round, and bring all of them to the newest state."""
         self._leave()
-        if order.began and not self._standing.has_begun and self._checkpoints.restore(order.began):
-            self._standing = Standing(True, order.began, RESTORED, order.began)
+        if order.began and not self._standing.has_begun:
+            self._restore(order.began, RESTORED)
         own = self._standing
         version = StateVersion(max(0, own.round), own.iteration)
         own = own._replace(merged=order.merged_by(own.merged, version))
-        is_late = False
+        self._group, is_late = group, False
         try:
             group.connect()
             newest, holders = _gather_standings(group, own)
             if (order.merged and not newest.has_begun) or (newest.round == RESTORED and order.merged > order.began):
                 newest, holders = self._restart(order, group)
             rest = begin_transfer(group, holders, self._state)
-            merged = max(0, newest.merged)
-            ready = control.GroupReady(round=order.round, merged=merged, sums=group.sums)
+            ready = control.GroupReady(round=order.round, merged=newest.merged, sums=group.sums)
             # The first step goes on meanwhile.
             is_late = newest.has_begun and self._state.is_alike and len(holders) < group.size
             if is_late:
                 self._control.report(ready)
             if is_late and group.rank in holders:
-                self._sending = self._sender.submit(rest)
+                self._sending = [self._sender.submit(rest)]
             else:
                 rest()
-        except PeerLostError as error:
-            group.close()
+        except BaseException as error:
+            self._leave()  # the others learn of it by that
+            if not isinstance(error, PeerLostError):
+                raise
             if not is_late:  # else the step breaks, which those tell that compute it
                 self._control.report(control.GroupBroke(round=order.round, reason=str(error)))
             return
-        except BaseException:
-            group.close()  # the others learn of it by that
-            raise
         self._standing = newest._replace(has_begun=True, round=max(0, newest.round))
-        self._group, self._control_members = group, order.members
         self.members = tuple(map(str, order.members))
         self.workers = holders if is_late else tuple(range(group.size))
         if not is_late:
@@ -289,30 +277,25 @@ class ClusterSeat(Seat):
     def _restart(self, order: control.Round, group: ProcessGroup) -> tuple[Standing, tuple[int, ...]]:
         """Go back to the newest checkpoint, as no member has the state of the steps that are done; returns its standing
         and who has it. Raises JobFailedError where there is none, and the job ends with it."""
-        found = self._checkpoints.newest(order.merged)
-        self._standing = Standing(True, found, 0, found) if self._checkpoints.restore(found) else Standing()
+        self._standing = Standing()
+        self._restore(self._checkpoints.newest(order.merged) if self._checkpoints else 0, 0)
         newest, holders = _gather_standings(group, self._standing)
         if not newest.has_begun:
             text = "no node that is left has the state of the training, and there is no checkpoint of it"
-            group.close()
-            self.close(text if order.merged > order.began else None)
+            self._failure = text if order.merged > order.began else None
             raise JobFailedError(text)
         logger.warning("no node that is left has the state of the training; it goes on from step %d", newest.merged)
         return newest, holders
 
-    def _whole_group(self) -> ProcessGroup:
-        if self._sending is not None:
-            self._sending.result()  # on the same connections
-        return super()._whole_group()
+    def _restore(self, step: int, round: int) -> None:
+        if self._checkpoints and self._checkpoints.restore(step):
+            self._standing = Standing(True, step, round, step)
 
     def _leave(self) -> None:
-        group, self._group = self._group, None
-        if group is not None:
-            group.break_()
-            if self._sending is not None:
-                wait([self._sending])
-            self._sending = None
-            group.close()
+        self._group.break_()
+        wait(self._sending)
+        self._sending = []
+        self._group.close()
 
 
 def _gather_standings(group: ProcessGroup, own: Standing) -> tuple[Standing, tuple[int, ...]]:

@@ -13,11 +13,9 @@ until everything has arrived.
 """
 
 import dataclasses
-import itertools
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +27,11 @@ from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.torch.schedule import Position, cut
 
-METADATA, OWN = "__metadata__", "chicle"
+METADATA, OWN, STATE = "__metadata__", "chicle", "state/"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool}
 DTYPES |= {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 """dtypes as the format names them."""
-PARTS = ("optimizer", "outer", "scheduler", "scaler")
 
 
 class TrainingState:
@@ -54,6 +51,8 @@ class TrainingState:
         self.position = Position()
         self.outer = torch.optim.SGD(parameters_of(optimizer))
         self.is_stopped, self.is_alike = False, is_alike
+        parts = {"optimizer": optimizer, "outer": self.outer, "scheduler": scheduler, "scaler": scaler}
+        self._parts: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return parameters and buffers by name, those buffers included that `state_dict` leaves out; of complex ones
@@ -61,48 +60,52 @@ class TrainingState:
         named = ((name, t.detach()) for name, t in (*self.model.named_parameters(), *self.model.named_buffers()))
         return {name: torch.view_as_real(tensor) if tensor.is_complex() else tensor for name, tensor in named}
 
-    def describe(self) -> tuple[bytes, list[Tensor]]:
-        """Return the head and the tensors; the tensors are those of the training itself, but for buffers, which a
+    def describe(self) -> tuple[bytes, dict[str, Tensor]]:
+        """Return the head and the tensors by name; they are those of the training itself, but for buffers, which a
         forward pass changes. Raises UsageError when a value of the optimizer, scheduler or scaler is neither a number,
         a text nor a tensor, or the format lacks a dtype."""
-        named, num_parameters = self.named_tensors(), len(list(self.model.parameters()))
-        tensors = [t if number < num_parameters else t.clone() for number, t in enumerate(named.values())]
-        parts = {name: getattr(self, name) for name in PARTS}
-        held = {name: None if part is None else part.state_dict() for name, part in parts.items()}
+        tensors = self.named_tensors()
+        tensors |= {name: tensors[name].clone() for name, _ in self.model.named_buffers()}
+        held = {name: part.state_dict() for name, part in self._parts.items()}
         held |= {"position": dataclasses.asdict(self.position), "is_stopped": self.is_stopped}
         text = json.dumps(_encode(held, tensors, "the state"))
-        head: dict[str, Any] = {METADATA: {OWN: text}}
-        names, end = itertools.chain(named, (f"state/{number}" for number in itertools.count(len(named)))), 0
-        for name, tensor in zip(names, tensors, strict=False):
+        head, end = dict[str, Any]({METADATA: {OWN: text}}), 0
+        for name, tensor in tensors.items():
             if tensor.dtype not in NAMES:
                 raise UsageError(f"{name} is of {tensor.dtype}, which cannot be sent to a joining node")
             start, end = end, end + tensor.numel() * tensor.dtype.itemsize
             head[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         return json.dumps(head).encode(), tensors
 
-    def room(self, head: bytes) -> list[Tensor]:
+    def room(self, head: bytes) -> dict[str, Tensor]:
         """Return tensors of host memory for those of a head. Raises DataError when it is of another model."""
-        entries = [(name, entry) for name, entry in json.loads(head).items() if name != METADATA]
-        told = [(name, DTYPES[entry["dtype"]], tuple(entry["shape"])) for name, entry in entries]
-        mine = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.named_tensors().items()]
-        for here, there in itertools.zip_longest(mine, (kind for kind in told if not kind[0].startswith("state/"))):
-            if here != there:
+        tensors: dict[str, Tensor] = {}
+        for name, entry in json.loads(head).items():
+            if name != METADATA:
+                begin, end = entry["data_offsets"]
+                # By NumPy, which asks the kernel for huge pages: most of the time to receive is their first use.
+                memory = torch.from_numpy(np.empty(end - begin, np.uint8))
+                tensors[name] = memory.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        kinds = {name: (t.dtype, t.shape) for name, t in tensors.items() if not name.startswith(STATE)}
+        own = {name: (t.dtype, t.shape) for name, t in self.named_tensors().items()}
+        for name in own | kinds:
+            if own.get(name) != kinds.get(name):
                 raise DataError(
-                    f"this model has {here} where the state that it is to get has {there}; every node has to build the "
-                    "same model"
+                    f"{name} is {own.get(name)} in this model, and {kinds.get(name)} in the state that it is to get; "
+                    "every node has to build the same model"
                 )
-        return [_empty(dtype, shape) for _, dtype, shape in told]
+        return tensors
 
-    def adopt(self, head: bytes, tensors: Sequence[Tensor]) -> None:
+    def adopt(self, head: bytes, tensors: Mapping[str, Tensor]) -> None:
         """Take over a state whose tensors are complete."""
         with torch.no_grad():
-            for own, tensor in zip(self.named_tensors().values(), tensors, strict=False):
-                own.copy_(tensor)
+            for name, own in self.named_tensors().items():
+                own.copy_(tensors[name])
         text = json.loads(head)[METADATA][OWN]
         held = json.loads(text, object_hook=lambda entry: _decoded(entry, tensors))
-        for name in PARTS:
+        for name, part in self._parts.items():
             if held.get(name):
-                getattr(self, name).load_state_dict(held[name])
+                part.load_state_dict(held[name])
         parameters = parameters_of(self.optimizer)
         for number, state in held["optimizer"]["state"].items():
             loaded = self.optimizer.state[parameters[number]]
@@ -131,7 +134,7 @@ def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingS
         return lambda: None
     senders = holders if state.is_alike else holders[:1]
     is_sender, is_receiver = group.rank in senders, group.rank in receivers
-    head, tensors = state.describe() if is_sender else (b"", list[Tensor]())
+    head, tensors = state.describe() if is_sender else (b"", dict[str, Tensor]())
     size = int(group.all_gather(np.array([float(len(head))]))[senders[0], 0])
     content = np.frombuffer(head, np.uint8).copy() if group.rank == senders[0] else np.zeros(size, np.uint8)
     if is_receiver or group.rank == senders[0]:
@@ -140,7 +143,7 @@ def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingS
         head = content.tobytes()
         tensors = state.room(head)
     by_sender: dict[int, list[memoryview]] = {rank: [] for rank in senders}
-    for view in map(bytes_of, tensors):
+    for view in map(bytes_of, tensors.values()):
         for rank, part in zip(senders, cut(0, len(view), len(senders)), strict=True):
             if part.start < part.stop:  # a stream of verbs takes no empty views
                 by_sender[rank].append(view[part.start : part.stop])
@@ -157,23 +160,16 @@ def begin_transfer(group: ProcessGroup, holders: Sequence[int], state: TrainingS
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """Return the memory of a tensor, of a copy where it is not contiguous or not of the host."""
-    if not tensor.numel():
-        return memoryview(b"")
     values: Array = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return values.data
 
 
-def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    # By NumPy, which asks the kernel for huge pages: most of the time to receive is that of the pages' first use.
-    num_bytes = math.prod(shape) * dtype.itemsize
-    return torch.from_numpy(np.empty(num_bytes, dtype=np.uint8)).view(dtype).reshape(shape)
-
-
-def _encode(value: Any, tensors: list[Tensor], where: str) -> Any:
-    """Return a tree as JSON values; its tensors are appended to `tensors`."""
+def _encode(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
+    """Return a tree as JSON values; its tensors are added to `tensors`."""
     if isinstance(value, Tensor):
-        tensors.append(value.detach())
-        return {"tensor": len(tensors) - 1}
+        name = f"{STATE}{len(tensors)}"
+        tensors[name] = value.detach()
+        return {"tensor": name}
     if isinstance(value, dict):
         pairs = [[_encode(k, tensors, where), _encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
         return {"counter" if isinstance(value, Counter) else "dict": pairs}
@@ -190,7 +186,7 @@ def _encode(value: Any, tensors: list[Tensor], where: str) -> Any:
     )
 
 
-def _decoded(entry: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
+def _decoded(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     """Return what an object of the text stands for; those within it have been decoded."""
     [(kind, content)] = entry.items()
     if kind == "tensor":

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.torch.state import parameters_of
@@ -37,13 +38,7 @@ class StepSum:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        apply: Callable[[], None],
-        *,
-        is_local: bool = False,
-        is_mean: bool = True,
+        self, model: nn.Module, optimizer: Optimizer, apply: Callable[[], None], *, is_local: bool, is_mean: bool
     ) -> None:
         self._optimizer, self._apply, self._is_local, self._is_mean = optimizer, apply, is_local, is_mean
         self.parameters, buffers = parameters_of(optimizer), list(model.buffers())
@@ -96,13 +91,12 @@ class StepSum:
         self._marks.copy_(torch.tensor(marks))
         return self.buffer
 
-    def commit(self, outer: torch.optim.Optimizer) -> None:
+    def commit(self, outer: Optimizer) -> None:
         """Take the optimizer's step with the sum, which stays in the vector where that is of the parameter's kind; or
         make the average the state, and take the step of `outer` by it."""
         marks = [bool(mark) for mark in self._marks.tolist()]
         for view, parameter, mark in zip(self._gradient_views, self.parameters, marks, strict=False):
-            is_alike = parameter.dtype == view.dtype and parameter.device == view.device
-            parameter.grad = None if not mark else view if is_alike else view.to(parameter)
+            parameter.grad = view.to(parameter) if mark else None  # the view itself where it is of that kind
         with torch.no_grad():
             for view, tensor, mark in zip(self._views, self._averaged, marks[self._num_gradients :], strict=True):
                 if mark and tensor.is_floating_point():
@@ -114,7 +108,7 @@ class StepSum:
         if not self._is_local:
             self._apply()
 
-    def _step_outside(self, outer: torch.optim.Optimizer) -> None:
+    def _step_outside(self, outer: Optimizer) -> None:
         """Move the parameters beyond their averages: the change is the gradient of a step from where they were."""
         [group] = outer.param_groups
         if not group["momentum"]:
@@ -132,12 +126,10 @@ def _put(view: Tensor, tensor: Tensor | None, factor: float) -> None:
     """Write `factor * tensor` into the view; a member without samples has no part, also in what is not finite."""
     if tensor is None or not factor:
         view.zero_()
-    elif tensor.is_sparse:
-        view.copy_(tensor.to_dense()).mul_(factor)
-    elif tensor.dtype == view.dtype and tensor.device == view.device:
+    elif tensor.dtype == view.dtype and tensor.device == view.device and not tensor.is_sparse:
         torch.mul(tensor, factor, out=view)
     else:
-        view.copy_(tensor).mul_(factor)
+        view.copy_(tensor.to_dense()).mul_(factor)
 
 
 def _numbers(tensor: Tensor) -> Tensor:

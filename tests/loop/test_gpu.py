@@ -55,7 +55,7 @@ def test_a_state_of_a_device_is_resumed_on_the_host(tmp_path: Path) -> None:
         saved(tmp_path, state)
     heads, values = zip(*(state.describe() for state in states), strict=True)
     assert heads[0] == heads[1] == heads[2]
-    for one, two, three in zip(*values, strict=True):
+    for one, two, three in zip(*(each.values() for each in values), strict=True):
         assert one.is_cuda == three.is_cuda
         assert torch.equal(one.cpu(), two.cpu())
         assert torch.equal(one.cpu(), three.cpu())

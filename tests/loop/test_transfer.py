@@ -54,6 +54,13 @@ def state_of(seed: int) -> TrainingState:
     return state
 
 
+def assert_alike(state: TrainingState, expected: TrainingState) -> None:
+    """The states are alike, to the bit."""
+    (head, tensors), (expected_head, values) = state.describe(), expected.describe()
+    assert head == expected_head
+    assert all(torch.equal(one, two) for one, two in zip(tensors.values(), values.values(), strict=True))
+
+
 def test_senders_go_on_while_the_state_travels(store: tuple[str, int]) -> None:
     """Two send while the third has not begun to receive; a forward pass that changes buffers does not change the
     state that arrives, to the bit."""
@@ -78,9 +85,7 @@ def test_senders_go_on_while_the_state_travels(store: tuple[str, int]) -> None:
 
     with ThreadPoolExecutor(3) as threads:
         *_, received = threads.map(member, range(3), states)
-    (head, tensors), (expected_head, expected) = received.describe(), state_of(1).describe()
-    assert head == expected_head
-    assert all(torch.equal(one, two) for one, two in zip(tensors, expected, strict=True))
+    assert_alike(received, state_of(1))
 
 
 def test_states_that_differ_come_from_one_member(store: tuple[str, int]) -> None:
@@ -97,8 +102,7 @@ def test_states_that_differ_come_from_one_member(store: tuple[str, int]) -> None
     with ThreadPoolExecutor(3) as threads:
         states = list(threads.map(member, range(3), map(state_of, range(3))))
     for rank, origin in enumerate((0, 1, 0)):
-        pairs = zip(states[rank].describe()[1], state_of(origin).describe()[1], strict=True)
-        assert all(torch.equal(one, two) for one, two in pairs)
+        assert_alike(states[rank], state_of(origin))
 
 
 def test_a_sender_that_breaks_ends_both_sides(store: tuple[str, int]) -> None:
@@ -112,8 +116,7 @@ def test_a_sender_that_breaks_ends_both_sides(store: tuple[str, int]) -> None:
             assert is_sent.wait(timeout_s(20))
             with pytest.raises(PeerLostError):
                 rest()
-            pairs = zip(state.describe()[1], state_of(1).describe()[1], strict=True)
-            assert all(torch.equal(one, two) for one, two in pairs)
+            assert_alike(state, state_of(1))
         else:
             with ThreadPoolExecutor(1) as sender:
                 sending = sender.submit(rest)
