@@ -43,6 +43,7 @@ from chicle_elastic.chunks.places import absolute_place, is_url
 from chicle_elastic.cli.convert import details
 from chicle_elastic.cli.inspect import summary
 from chicle_elastic.cli.signals import orderly_end
+from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
 from chicle_elastic.cluster.rendezvous.secret_watch import SecretWatch
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
@@ -195,8 +196,16 @@ def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) ->
         options = ["--output", str(arguments.out.absolute() / "nodes" / "slurm-%A_%a.out"), "--job-name", "chicle"]
         options += ["--nodes=1", *arguments.sbatch]
         return SlurmNodes(script, begin=begin, most=most, grace_s=arguments.grace, options=options)
-    task = task_command(arguments)
-    return LocalNodes(lambda name: [*command, "--name", name, *task], begin=begin, most=most, grace_s=arguments.grace)
+    task, nodes = task_command(arguments), arguments.out.absolute() / "nodes"
+    return LocalNodes(
+        lambda name: [*command, "--name", name, *task],
+        begin=begin,
+        most=most,
+        grace_s=arguments.grace,
+        has_joined=lambda name: any(
+            event["kind"] == "joined" and event["who"] == name for event in EventTail(nodes, name).read()
+        ),
+    )
 
 
 def node_command(arguments: argparse.Namespace, folder: Path) -> list[str]:

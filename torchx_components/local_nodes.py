@@ -19,7 +19,7 @@ from torchx_components.serving import Member
 
 LEAST_FAILED = 2
 """At least so many members one after the other may fail, and as many as are wanted; one more ends the run."""
-WELL_S = 20.0  # a member that has lived for so long was well
+WELL_S = 20.0  # a member that has joined, and lived for so long, was well
 
 
 class LocalNodes:
@@ -27,6 +27,7 @@ class LocalNodes:
 
     Args:
         begin: Members to begin with, >= 1.
+        has_joined: Says whether a member has ever joined the job; else it was never well.
 
     Attributes:
         members: Processes that run, by name; replaced as a whole.
@@ -35,9 +36,17 @@ class LocalNodes:
 
     waiting = "their outputs say why"
 
-    def __init__(self, command: Callable[[NodeId], Sequence[str]], *, begin: int, most: int, grace_s: float) -> None:
+    def __init__(
+        self,
+        command: Callable[[NodeId], Sequence[str]],
+        *,
+        begin: int,
+        most: int,
+        grace_s: float,
+        has_joined: Callable[[NodeId], bool],
+    ) -> None:
         self.members: Mapping[NodeId, Member] = {}
-        self._command, self._most, self._grace_s = command, most, grace_s
+        self._command, self._most, self._grace_s, self._has_joined = command, most, grace_s, has_joined
         self._wanted = min(begin, most)
         self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
         self._number = self._num_failed = 0
@@ -91,14 +100,15 @@ class LocalNodes:
         ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
         now_s = time.monotonic()
         for name, code in ended.items():
-            is_well = code == 0 or self.members[name].is_noticed or now_s - self.members[name].since_s >= WELL_S
+            has_lived = now_s - self.members[name].since_s >= WELL_S and self._has_joined(name)
+            is_well = code == 0 or self.members[name].is_noticed or has_lived
             self._num_failed = 0 if is_well else self._num_failed + 1
             del self._processes[name]
         self.members = {name: member for name, member in self.members.items() if name not in ended}
         if self._num_failed > max(LEAST_FAILED, self._wanted) and not self._is_ending:
             raise PeerLostError(
-                f"{self._num_failed} members one after the other have failed within {WELL_S:g} s of their start; their "
-                "outputs say why"
+                f"{self._num_failed} members one after the other have failed before they joined or in {WELL_S:g} s; "
+                "their outputs say why"
             )
 
     def _start_missing(self) -> list[Said]:

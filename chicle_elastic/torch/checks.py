@@ -49,8 +49,8 @@ def check_methods(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler:
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, options: Sequence[object]) -> str:
-    """Return a digest of what every node has to build alike: modules and tensors of the model, optimizer, samples and
-    batches, and other options of the loop."""
+    """Say what every node has to build alike, in words and short digests: modules and tensors of the model, optimizer,
+    samples and batches, and other options of the loop. A node that is refused is told both texts."""
     # With options of torch's modules, such as a stride; those of others may hold addresses of memory.
     modules = [
         (name, type(each).__name__, each.extra_repr() if type(each).__module__.startswith("torch.nn.") else "")
@@ -59,5 +59,7 @@ def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, op
     tensors = [*model.named_parameters(), *model.named_buffers()]
     kinds = [(name, tensor.dtype, tensor.shape) for name, tensor in tensors]
     groups = [(len(group["params"]), *sorted(group)) for group in optimizer.param_groups]
-    parts = repr([modules, kinds, type(optimizer).__name__, groups, plan, [*map(str, options)]])
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+    others = [plan.is_per_node, plan.local_steps, plan.is_shuffled, *map(str, options)]
+    told = [hashlib.sha256(repr(part).encode()).hexdigest()[:8] for part in ([modules, kinds], groups, others)]
+    name, size = type(optimizer).__name__, plan.batch_size
+    return f"model {told[0]}, {name} {told[1]}, {plan.num_epochs} epochs, batches of {size}, options {told[2]}"

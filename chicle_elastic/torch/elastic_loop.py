@@ -93,21 +93,25 @@ class Loop:
         outer_rate: float = 1.0,
         outer_momentum: float | Literal["auto"] = "auto",
     ) -> None:
-        size = batch_size or batch_size_per_node
-        if (batch_size is None) == (batch_size_per_node is None) or not size or size < 1:
-            raise UsageError("give batch_size, of all nodes together, or batch_size_per_node; a whole number from 1 on")
-        if scheduler_every not in ("epoch", "step") or reduction not in ("mean", "sum") or local_steps < 1:
-            raise UsageError(
-                f"scheduler_every={scheduler_every!r} is 'epoch' or 'step', reduction={reduction!r} 'mean' or 'sum', "
-                f"and local_steps={local_steps} at least 1"
-            )
-        if local_steps > 1 and scaler is not None:
-            raise UsageError("a gradient scaler works with local_steps=1 only: its scale would differ between nodes")
-        self._model, self._optimizer = inner_module(model), optimizer
-        check_methods(self._model, optimizer, scheduler)
-        self._samples = Samples(dataset, collate)
-        if not len(self._samples):
-            raise UsageError("the data set has no samples")
+        settings, clock = Settings.from_environment(), MonotonicClock()
+        address, most = settings.control, settings.max_nodes
+        self._seat = Seat() if address is None else ClusterSeat(address, clock, max_nodes=most)
+        size, is_local = batch_size or batch_size_per_node, local_steps > 1
+        with self._leaving_on_error():
+            if (batch_size is None) == (batch_size_per_node is None) or not size or size < 1:
+                raise UsageError("give batch_size, of all nodes together, or batch_size_per_node; at least 1")
+            if scheduler_every not in ("epoch", "step") or reduction not in ("mean", "sum") or local_steps < 1:
+                raise UsageError(
+                    f"scheduler_every={scheduler_every!r} is 'epoch' or 'step', reduction={reduction!r} 'mean' or "
+                    f"'sum', and local_steps={local_steps} at least 1"
+                )
+            if is_local and scaler is not None:
+                raise UsageError("a gradient scaler works with local_steps=1 only, as its scale differs between nodes")
+            self._model, self._optimizer = inner_module(model), optimizer
+            check_methods(self._model, optimizer, scheduler)
+            self._samples = Samples(dataset, collate)
+            if not len(self._samples):
+                raise UsageError("the data set has no samples")
         self._plan = Plan(
             num_samples=len(self._samples),
             num_epochs=0,
@@ -117,7 +121,6 @@ class Loop:
             seed=seed,
             is_shuffled=shuffle,
         )
-        is_local = local_steps > 1
         scales = scaler or torch.amp.GradScaler(enabled=False)
         self._state = TrainingState(self._model, optimizer, scheduler, scales, is_alike=not is_local)
         self._options = [
@@ -133,10 +136,7 @@ class Loop:
         self._shares: list[list[range]] = []  # what each member takes until the next sum, by rank
         self._left: list[range] = []  # what this one has still to take
         self._samples_done, self._loss_sum = 0, 0.0
-        self._is_void = self._is_done = self._wants_stop = False
-        settings, clock = Settings.from_environment(), MonotonicClock()
-        address, most = settings.control, settings.max_nodes
-        self._seat = Seat() if address is None else ClusterSeat(self._state, address, clock, max_nodes=most)
+        self._is_void, self._is_done, self._wants_stop = False, True, False
 
     # What a script uses.
 
@@ -230,14 +230,10 @@ class Loop:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._batch = None
-        try:
-            if error is None and self._batches is not None and next(self._batches, None) is not None:
+        with self._leaving_on_error():
+            if error is None and self._batches is not None and (not self._is_done or next(self._batches, None)):
                 raise UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
-        except BaseException as late:
-            error = late
-            raise
-        finally:
-            self._leave(error)
+        self._leave(error)
 
     # One step.
 
@@ -251,7 +247,7 @@ class Loop:
             self._put_back()
             self._wants_stop = False
         digest = digest_of(self._model, self._optimizer, self._plan, self._options)
-        self._seat.declare(seed=self._plan.seed, num_samples=self._plan.num_samples, digest=digest)
+        self._seat.declare(self._state, seed=self._plan.seed, num_samples=self._plan.num_samples, digest=digest)
         while self._has_step():
             self._begin()
             self._left = [piece for piece in self._shares[self.rank] if piece]
@@ -264,13 +260,16 @@ class Loop:
 
     def _begin(self) -> None:
         """Begin a step. A step that is done again draws the same random numbers."""
-        now, before = parameters_of(self._optimizer), self._sum.parameters
-        if len(self._samples) != self._plan.num_samples or [*map(id, now)] != [*map(id, before)]:
+        num, now, before = self._plan.num_samples, parameters_of(self._optimizer), self._sum.parameters
+        if len(self._samples) != num:
             raise UsageError(
-                f"the data set had {self._plan.num_samples} samples and has {len(self._samples)} now, the optimizer "
-                f"had {len(before)} parameters and has {len(now)} now; both have to stay, because every node cuts the "
-                "samples by their numbers and adds up the gradients that it had at the beginning: give all groups of "
-                "parameters before elastic.loop, and set requires_grad=False for those that are to wait"
+                f"the data set had {num} samples and has {len(self._samples)} now; it has to stay as it is until the "
+                "loop ends, because every node cuts the samples by their numbers"
+            )
+        if [*map(id, now)] != [*map(id, before)]:
+            raise UsageError(
+                f"the optimizer had {len(before)} parameters and has {len(now)} now, or others; give all groups before "
+                "elastic.loop, and set requires_grad=False for those that are to wait"
             )
         self._is_void, self._samples_done, self._loss_sum = False, 0, 0.0
         entropy = [self._plan.seed, self.position.epoch, self.position.offset, self.rank]
@@ -381,6 +380,14 @@ class Loop:
         self._optimizer.zero_grad(set_to_none=True)
 
     # The end.
+
+    @contextlib.contextmanager
+    def _leaving_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._leave(error)
+            raise
 
     def _is_complete(self) -> bool:
         return self._state.is_stopped or self._plan.is_over(self.position)

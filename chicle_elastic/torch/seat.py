@@ -62,8 +62,9 @@ class Seat:
         """Say whether the group of the round is broken or left, so that no sum can come."""
         return self._group.is_broken
 
-    def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
-        """Tell that this node may join; nodes of another digest, of what all have to build alike, are refused."""
+    def declare(self, state: TrainingState, *, seed: int, num_samples: int, digest: str) -> None:
+        """Tell that this node may join with its state; nodes of another digest, of what all have to build alike, are
+        refused."""
         self._tell_members()
 
     def next(self) -> bool:
@@ -107,17 +108,15 @@ class ClusterSeat(Seat):
 
     was_taken = False
 
-    def __init__(self, state: TrainingState, address: str, clock: Clock, *, max_nodes: int) -> None:
+    def __init__(self, address: str, clock: Clock, *, max_nodes: int) -> None:
         if ClusterSeat.was_taken:
             raise UsageError(
                 "a second loop in one process: the job of the agents is that of the first; train in one loop, with "
                 "modules in an nn.ModuleDict for example, or start a job for each"
             )
         ClusterSeat.was_taken = True
-        self._state, self._clock = state, clock
-        self._control = ControlClient(address)
-        welcome = self._control.welcome
-        super().__init__(node=str(welcome.node), max_nodes=max_nodes)
+        self._clock, self._control = clock, ControlClient(address)
+        super().__init__(node=str(self._control.welcome.node), max_nodes=max_nodes)
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(signals_ignored())
         self._group.close()  # the first round makes one
@@ -128,11 +127,12 @@ class ClusterSeat(Seat):
         self._failure: str | None = None
         self._sender = ThreadPoolExecutor(1, "chicle-state")
         self._sending: list[Future[None]] = []
-        settings = welcome.checkpoint
-        self._checkpoints = None if settings is None else LoopCheckpoints(settings, state, self.node)
+        self._checkpoints: LoopCheckpoints | None = None
 
-    def declare(self, *, seed: int, num_samples: int, digest: str) -> None:
+    def declare(self, state: TrainingState, *, seed: int, num_samples: int, digest: str) -> None:
         """Tell the agent."""
+        self._state, settings = state, self._control.welcome.checkpoint
+        self._checkpoints = None if settings is None else LoopCheckpoints(settings, state, self.node)
         source = ArraySource(np.zeros((1, 1)), np.zeros(1))  # scheduler and agents need something to place
         infos, welcome = source.infos(NO_STATE), self._control.welcome
         slot_bytes = self._control.expect(infos)
@@ -147,7 +147,7 @@ class ClusterSeat(Seat):
                 slot_bytes=slot_bytes,
                 merged=self._checkpoints.newest() if self._checkpoints and welcome.wants_resume else 0,
                 data=digest,
-                checkpoints="" if welcome.checkpoint is None else welcome.checkpoint.pace,
+                checkpoints="" if settings is None else settings.pace,
             )
         )
 

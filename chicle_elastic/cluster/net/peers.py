@@ -144,6 +144,7 @@ class PeerLinks:
         self._callers: list[Peer] = []  # their hello has not arrived
         self._dialling: set[str] = set()
         self._refused_tls: set[str] = set()  # a line for each, and not for each attempt
+        self._refusals: set[tuple[str, str]] = set()  # incarnation and reason: they are dialled again and again
         self._looked_s = loop.now()
         self._listener: LinkListener | None = None
         self._busy_beats: BusyBeats | None = None
@@ -310,7 +311,9 @@ class PeerLinks:
         self._send(peer, {"kind": "hello", **where, "job": dict(self._job), "clock_s": time.time()})
 
     def _refuse(self, peer: Peer, reason: str) -> None:
-        logger.warning("refusing the agent %s: %s", peer.life, reason)
+        if (peer.life, reason) not in self._refusals:
+            self._refusals.add((peer.life, reason))
+            logger.warning("refusing the agent %s: %s", peer.life, reason)
         self._send(peer, {"kind": "refused", "reason": reason})
         self._greeted(peer)
         # The peer hangs up when it has read the reason; if it does not, this end does.
