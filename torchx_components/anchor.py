@@ -43,7 +43,7 @@ from chicle_elastic.chunks.places import absolute_place, is_url
 from chicle_elastic.cli.convert import details
 from chicle_elastic.cli.inspect import summary
 from chicle_elastic.cli.signals import orderly_end
-from chicle_elastic.cluster.net.event_file import EventTail
+from chicle_elastic.cluster.net.event_file import read_events
 from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
 from chicle_elastic.cluster.rendezvous.secret_watch import SecretWatch
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
@@ -202,8 +202,8 @@ def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) ->
         begin=begin,
         most=most,
         grace_s=arguments.grace,
-        has_joined=lambda name: any(
-            event["kind"] == "joined" and event["who"] == name for event in EventTail(nodes, name).read()
+        has_joined=lambda name: (
+            ("joined", name) in ((each["kind"], each.get("who")) for each in read_events(nodes, name))
         ),
     )
 

@@ -149,6 +149,15 @@ def test_a_fault_of_all_nodes_ends_the_job_with_it(how: str, words: str, tmp_pat
             assert words in agent.output()
 
 
+def test_a_loop_that_cannot_begin_ends_its_node(tmp_path: Path, tasks: TaskServer) -> None:
+    """Its agent does not start the script again, which would come to the same."""
+    with loop_agents(tmp_path, tasks, *NET, "--batch", "0") as cluster:
+        n0 = add(cluster, "n0")
+        assert n0.wait_for_end() == 1
+        assert "give batch_size" in n0.output()
+        assert n0.events("task_died")[-1]["restarts_left"] == 100
+
+
 @pytest.mark.parametrize("other", ["--width=3", "--samples=299"])
 def test_a_node_with_another_model_or_data_is_refused(other: str, tmp_path: Path, tasks: TaskServer) -> None:
     """By the agents, before it could take part; the others train on."""

@@ -458,7 +458,7 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
     assert [path.parent.name[:9] for path in files] == ["000000004", "000000005"]
     model = nn.Linear(2, 2)
     other = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None)
-    with pytest.raises(DataError, match="weight is .* in this model, and None in the state"):
+    with pytest.raises(DataError, match=r"weight is .* in this model, and None in the state"):
         LoopCheckpoints(CheckpointSettings(folder=str(tmp_path)), other, "n1").restore(5)
     files[1].write_bytes(files[1].read_bytes()[:-9])
     with pytest.raises(DataError, match="damaged; remove"):

@@ -17,13 +17,13 @@ ENDPOINTS = Endpoints(host="here", tcp="tcp://127.0.0.1:1")
 class Agent:
     """The links of one agent in a loop of its own, and what they have told it, in order."""
 
-    def __init__(self, node: str, secret: JobSecret, stack: ExitStack) -> None:
+    def __init__(self, node: str, secret: JobSecret, stack: ExitStack, *, data: str = "") -> None:
         self.loop = stack.enter_context(EventLoop(name=f"chicle-test-{node}"))
         self.node = NodeId(node)
         self.life = f"{node}#0"
         self.told: list[str] = []
         self.links = PeerLinks(self.loop, secret, node=self.node, address=HERE, round_store="127.0.0.1:9", users=self)
-        self.links.open(life=self.life, endpoints=ENDPOINTS, job={})
+        self.links.open(life=self.life, endpoints=ENDPOINTS, job={"data": data})
         stack.callback(self.links.end_life)
 
     def dial(self, other: "Agent") -> None:

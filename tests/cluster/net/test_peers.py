@@ -69,3 +69,19 @@ def test_a_word_to_all_is_heard_by_those_that_have_a_link(agents: tuple[Agent, A
     a.links.send_text([NodeId("nobody"), b.node], b'{"kind": "text", "text": "some"}')
     turn_until(lambda: len(b.told) == 3, a.loop, b.loop)
     assert b.told[1:] == ["a#0 says all", "a#0 says some"]
+
+
+def test_an_agent_of_another_job_is_told_at_each_attempt_and_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Both logs say in what the jobs differ; a node that waits to join dials several times in a second."""
+    secret = JobSecret.generate()
+    with ExitStack() as stack:
+        a, b = (Agent(name, secret, stack, data=data) for name, data in (("a", "other"), ("b", "model 1")))
+        for _ in range(3):
+            before = len(a.told + b.told)
+            b.dial(a)
+            turn_until(lambda before=before: len(a.told + b.told) > before, a.loop, b.loop)
+        for _ in range(50):  # whoever was refused hangs up
+            a.loop.turn(0.002)
+            b.loop.turn(0.002)
+    assert all("other at a" in told and "model 1 at b" in told for told in a.told + b.told)
+    assert len(caplog.messages) <= 2
