@@ -434,7 +434,7 @@ class Membership:
                 self.log.claimed(claim.term)
                 self.announce()
             else:
-                self.log.refused(term.term, term.lead, term.members)
+                self.log.refused(term)
                 if not self.log.term and not self.log.snapshot().length:
                     self._later(LOOK_S, self._find_leader)
 
@@ -444,8 +444,11 @@ class Membership:
             if not self.log.may_claim:
                 give_up()  # a part of the network is gone: the first link alone did not show how many nodes that are
                 return
+            electorates = self.log.electorates
             self._ask_store(
-                lambda: self._terms.claim(claim.term, contact, claim.members, known=claim.known), then, give_up
+                lambda: self._terms.claim(claim.term, contact, claim.members, electorates, known=claim.known),
+                then,
+                give_up,
             )
             if self.log.snapshot().length:
                 self._later(CLAIM_S, give_up)
@@ -468,7 +471,7 @@ class Membership:
         def then(term: Term) -> None:
             if incarnation == self.log.incarnation:
                 self._is_checking_term = False
-                self.log.looked(term.term, term.lead, term.members)
+                self.log.looked(term)
 
         def unreachable() -> None:
             if incarnation == self.log.incarnation:
@@ -491,14 +494,18 @@ class Membership:
             lead=incarnation,
             address=self.peer_links.address,
             members=(incarnation, *(peer.life for peer in peers)),
+            electorates=self.log.electorates,
         )
         agents = (self._contact(), *(Contact(life=peer.life, address=peer.address) for peer in peers))
 
-        def show() -> None:
-            self._terms.heal(term)
+        def show() -> bool:
+            is_stored = self._terms.heal(term)
             self._terms.beat(term.term, incarnation, agents)
+            return is_stored
 
-        def again(_: object = None) -> None:
+        def again(is_stored: bool = False) -> None:
+            if is_stored and incarnation == self.log.incarnation:
+                self.log.stored(term.term)
             self._later(HEAL_S, lambda: self._show_life(incarnation))
 
         self._ask_store(show, again, again)

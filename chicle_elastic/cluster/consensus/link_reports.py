@@ -11,7 +11,7 @@ from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.cluster.consensus.messages import LinkReport
 from chicle_elastic.cluster.consensus.reachability import Reachability
 from chicle_elastic.ids import NodeId
-from chicle_elastic.scheduling.events import Event, RoundFormed
+from chicle_elastic.scheduling.events import Event, NodeJoined, RoundFormed
 from chicle_elastic.scheduling.scheduler import State
 
 STALL_S = 1.0  # how long a report must stand, and the log must not have grown, before a node is declared lost
@@ -61,11 +61,12 @@ class LinkReports:
         self._left_out[reporter] = report.left_out_of
 
     def awaits(self, event: Event) -> bool:
-        """Say whether an event has no place yet: a round is formed when those that it leaves out know of it. A call
-        that was given up since is awaited by nobody, and they report that it leaves them out no more."""
-        if not isinstance(event, RoundFormed) or event.round != self._log.called[0]:
-            return False
-        if self._log.scheduler.state is not State.FORMING:
+        """Say whether an event has no place yet. A round is formed when those that it leaves out know of it; nobody
+        waits for a call that was given up. Nobody joins that has no vote while the store may not have the term."""
+        if isinstance(event, NodeJoined) and not self._reachability.is_stored:
+            return not self._reachability.hears(self._log.voters.get(event.node, ""))
+        called = self._log.called[0] if self._log.scheduler.state is State.FORMING else 0
+        if not isinstance(event, RoundFormed) or event.round != called:
             return False
         return any(
             node not in (self._leader, *event.members)

@@ -93,6 +93,9 @@ class SteppedDown:
 class Released:
     """To all: this agent has read of its release, and has no vote any more."""
 
+    length: Count  # of its log with that entry
+    last_term: Count  # term of that entry
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
@@ -132,6 +135,21 @@ class Messages:
 
     messages: tuple[Message, ...]  # in their order
     kind: str = LOG
+
+
+Electorates: TypeAlias = tuple[Mapping[NodeId, str], ...]
+"""Sets of incarnations, by node: a part of the job that may lead needs enough of each (`reachability`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A term, as the store holds it."""
+
+    term: int = 0  # its number; 0 before the first
+    lead: str = ""
+    address: str = ""  # where the leader accepts links
+    members: tuple[str, ...] = ()
+    electorates: Electorates = ()  # those that `lead` knew when it asked
 
 
 # What the agent is asked to do.

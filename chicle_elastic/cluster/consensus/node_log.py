@@ -5,7 +5,7 @@ from typing import Any
 
 from chicle_elastic.cluster.consensus.entries import Ended, Entry
 from chicle_elastic.cluster.consensus.log import KEPT_ENTRIES, Log
-from chicle_elastic.cluster.consensus.messages import Folded, GroupFailed
+from chicle_elastic.cluster.consensus.messages import Folded, GroupFailed, Released
 from chicle_elastic.cluster.consensus.proposals import PendingProposals
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
@@ -22,7 +22,7 @@ class NodeLog:
         self.is_live = False  # this incarnation has joined; the effects of earlier entries concerned other incarnations
         self.is_lost = False  # a leader declared this incarnation dead; its link was cut, and is up again
         self.is_awaiting = False  # the task of this node is in the iteration in flight, and will report its end
-        self.is_released = False  # this node may leave; to be told to the others
+        self.release: Released | None = None  # this node may leave; to be told to the others
         self.ended: Ended | None = None  # how the task merged that iteration, until the leader has sequenced its end
         self.broken: GroupFailed | None = None  # why that iteration cannot end; no later one of the same round can
         self.is_breaking = False  # the iterations of this round are void: none is started any more
@@ -78,9 +78,8 @@ class NodeLog:
             if entry.origin == self._life:
                 self.outbox.seen(entry.number)
                 self.is_live = self.is_live or isinstance(entry.event, events.NodeJoined)
-            self.is_released = self.is_released or (
-                self.is_live and any(isinstance(e, ReleaseNode) and e.node == self._node for e in ordered)
-            )
+            if self.is_live and any(isinstance(e, ReleaseNode) and e.node == self._node for e in ordered):
+                self.release = Released(length=len(self.log), last_term=entry.term)
             folded.append((entry, ordered, self.is_live, lost_life))
         if self.log.in_flight != before:
             self.ended = None

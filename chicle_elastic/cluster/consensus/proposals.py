@@ -68,16 +68,20 @@ class PendingProposal:
             self._items.append(_Waiting(node, proposal))
 
     def pop(self, must_wait: Callable[[Event], bool]) -> Propose | None:
-        """The next one that is not in the log already; none as long as its event must wait."""
-        while self._items:
-            proposal = self._items[0].proposal
+        """Return the next one that is not in the log already, without those that must wait and what their authors said
+        behind them."""
+        found, kept, authors = None, [], set()
+        while self._items and found is None:
+            item = self._items.popleft()
+            proposal = item.proposal
             is_new = proposal.number == self._log.seen(proposal.origin) + 1
-            if is_new and must_wait(proposal.event):
-                return None
-            self._items.popleft()
-            if is_new:
-                return proposal
-        return None
+            if proposal.origin in authors or (is_new and must_wait(proposal.event)):
+                authors.add(proposal.origin)
+                kept.append(item)
+            elif is_new:
+                found = proposal
+        self._items.extendleft(reversed(kept))
+        return found
 
     def drop(self, node: NodeId) -> None:
         """Forget what a node said that is gone: it does not count any more."""

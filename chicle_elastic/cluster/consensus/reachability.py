@@ -4,8 +4,8 @@ The links that are up are compared with two sets of the log. The *present* nodes
 lost. The *electorate*, the members of the last round that was formed: a part of it may lead the job on its own
 
     MAJORITY    if it is more than half: no other part can be that, so it needs no further permission
-    STORE       if it is exactly half, or if so many of the others are proven dead that it is half of those that may
-                live: with the permission of the store, which grants each term once and knows whether the job has ended
+    STORE       if it is exactly half, or if all others are proven dead: with the permission of the store, which grants
+                each term once and knows whether the job has ended
     NONE        otherwise: the others may go on somewhere, and this part waits for them
 
 While a round forms, a part needs this of both electorates, the old one and the members that are called (Raft's joint
@@ -13,12 +13,22 @@ consensus). The round is formed when every member, and every elector that is lef
 the leader has asked for a term without the others. So a part that knows only the old electorate is none that may lead:
 the store is a vote, and a change of two nodes at once would let half of the old ones and a majority of the new ones
 lead side by side.
+
+Why no two parts lead. Parts that go on with the store are in one order, that of its terms. A part that goes on without
+it is a majority, and its later rounds come from that majority. Half of the same electorate has a node in common with
+it, whose log is the better one. Where all others are dead, nobody of that majority lives, and it has let nobody join:
+a leader lets nobody join as long as the store may not have its term. Where some are dead and one is silent, that one
+may lead what the dead have begun: a death alone gives no right. And a part with an old log may know an electorate that
+others have replaced since, by permission of the store. So the store keeps the electorates of who asked last, and a part
+that has not heard that leader needs these as well. A released node has given up its vote for who has the entry of its
+release, too: elsewhere it may have led.
 """
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 from chicle_elastic.cluster.consensus.log import Log
+from chicle_elastic.cluster.consensus.messages import Electorates, Released
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling.scheduler import State
 
@@ -41,8 +51,10 @@ class Reachability:
         self.dead: set[str] = set()
         # incarnations that this node has declared lost, although there is a link to them
         self.evicted: set[str] = set()
-        # incarnations that were released, and have said that they know
-        self.released: set[str] = set()
+        self.released: dict[str, Released] = {}  # incarnations that have said so
+        self.is_stored = False  # the store has the term of this node
+        # electorates of the newest term in the store, if this node has not heard its leader
+        self.stored: Electorates = ()
         self._node, self._life, self._log = node, life, log
         self._claimed: dict[NodeId, str] = {}
 
@@ -60,16 +72,28 @@ class Reachability:
         return tuple(self._log.lives[node] for node in self._log.present if not self.reaches(node))
 
     def authority(self) -> Authority:
-        """What this node and the linked ones may do."""
-        return min(map(self._authority, self._log.electorates))
+        """Return the right of this node and the linked ones."""
+        own = min(map(self._authority, self._log.electorates))
+        return own if own is Authority.MAJORITY else min([own, *map(self._authority, self.stored)])
+
+    @property
+    def electorates(self) -> Electorates:
+        """Return all electorates that a part needs which asks the store after this node."""
+        own = self._log.electorates
+        return (*own, *(electors for electors in self.stored if electors not in own))
 
     def _authority(self, electors: Mapping[NodeId, str]) -> Authority:
-        electorate = {node: life for node, life in electors.items() if life not in self.released}
+        electorate = {node: life for node, life in electors.items() if not self._has_given_up(life)}
         num_reached = sum(map(self.hears, electorate.values()))
         if 2 * num_reached > len(electorate):
             return Authority.MAJORITY
-        num_alive = sum(not self._is_over(node, life) for node, life in electorate.items())
-        return Authority.STORE if 2 * num_reached >= num_alive else Authority.NONE
+        are_others_dead = all(self.hears(life) or self._is_over(node, life) for node, life in electorate.items())
+        return Authority.STORE if 2 * num_reached == len(electorate) or are_others_dead else Authority.NONE
+
+    def _has_given_up(self, life: str) -> bool:
+        """Whether an incarnation has no vote any more, by an entry that this log has, too."""
+        release = self.released.get(life)
+        return release is not None and self._log.term_before(release.length) == release.last_term
 
     def _is_over(self, node: NodeId, life: str) -> bool:
         """Whether an incarnation has ended, by proof or because its node has another one."""

@@ -15,6 +15,7 @@ from chicle_elastic.cluster.consensus.messages import (
     BreakGroup,
     CheckTerm,
     Claim,
+    Electorates,
     Expel,
     Expelled,
     GroupFailed,
@@ -30,6 +31,7 @@ from chicle_elastic.cluster.consensus.messages import (
     Released,
     Send,
     SteppedDown,
+    Term,
     Vote,
 )
 from chicle_elastic.cluster.consensus.node_log import NodeLog
@@ -68,7 +70,7 @@ class Replica:
         self._question: NewTerm | None = None
         self._queue: list[Append | Install] = []
         self._patience = Patience()
-        self._newest = 0
+        self._newest = self._claimed_term = 0
         self._link_reporter = LinkReporter()
         # As the leader, or while becoming it.
         self._waiting = PendingProposal(self.log)
@@ -76,11 +78,9 @@ class Replica:
         self._followers = Followers(self.log)
         self._link_reports = LinkReports(node, self.log, self._reachability)
         self._offset_s = 0.0
-        self._claimed_term = 0
         # A claim may follow on these terms in the store, and on no other: this node heard the leader of the one, and
         # was counted in by the other. The number of its own term proves nothing, as a refused candidate has one too.
-        self._settled_term = 0
-        self._approved_term = 0
+        self._settled_term = self._approved_term = 0
 
     # Called by the membership.
 
@@ -93,10 +93,8 @@ class Replica:
             self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
         elif self.role is Role.COLLECTING:
             self._ask(peer)
-        elif self.role is Role.FOLLOWING and peer == self.lead:
-            self._say_again()
         elif self.role is Role.FOLLOWING:
-            self._report_links()
+            self._say_again() if peer == self.lead else self._report_links()
         return self._take()
 
     def lost(self, peer: NodeId, *, now: float) -> list[Action]:
@@ -136,7 +134,8 @@ class Replica:
         if self.role is Role.OUT or peer not in self.peers:
             return []
         if isinstance(message, Propose):
-            self._on_propose(peer, message)
+            if self.role is Role.LEADING:
+                self._waiting.add(peer, message)
         elif isinstance(message, Append | Install):
             self._on_append(peer, message, now)
         elif isinstance(message, NewTerm):
@@ -150,11 +149,13 @@ class Replica:
         elif isinstance(message, Refusal):
             self._on_refusal(message)
         elif isinstance(message, SteppedDown):
-            self._on_stepped_down(peer)
+            if self.role is Role.FOLLOWING and self.lead == peer:
+                self.lead = None
+                self._look_for_lead()
         elif isinstance(message, LinkReport):
             self._link_reports.add(peer, message, now)
         elif isinstance(message, Released):
-            self._reachability.released.add(self.peers[peer])
+            self._reachability.released[self.peers[peer]] = message
         else:
             self._leave(f"the leader {peer} has expelled this node: {message.reason}")
         return self._take()
@@ -219,19 +220,23 @@ class Replica:
 
     def claimed(self, term: int, *, now: float) -> list[Action]:
         """The store has granted a claim."""
-        if self.role not in (Role.CLAIMING, Role.FOLLOWING) or term <= self.term:
+        may_begin = self.role is Role.CLAIMING or (self.role is Role.FOLLOWING and self.may_claim)  # paused meanwhile
+        if term <= self.term or not may_begin:
             return []
-        if self.role is Role.FOLLOWING and not self.may_claim:
-            return []  # granted when this node had paused already
         self._approved_term = max(self._approved_term, term)
-        self._collect(term, now)
+        self._collect(term, now, is_stored=True)
         return self._take()
 
-    def refused(self, term: int, lead: str, members: tuple[str, ...], *, now: float) -> list[Action]:
-        """The store has granted `term` to another agent; arguments as in `looked`."""
+    def stored(self, term: int) -> list[Action]:
+        """The store has a term of this node that was begun without the store."""
+        self._reachability.is_stored = term == self.term
+        return self._take()
+
+    def refused(self, term: Term, *, now: float) -> list[Action]:
+        """The store has granted this term to another agent."""
         if self.role is Role.CLAIMING:
             self._step_down()
-            self._judge_look(term, lead, members)
+            self._judge_look(term)
         return self._take()
 
     def store_unreachable(self, *, now: float) -> list[Action]:
@@ -243,15 +248,20 @@ class Replica:
                 self._pause("the rendezvous store is unreachable, and" if self.may_claim else "")
         elif self.role is Role.FOLLOWING and self.lead is None:
             self._patience.looked()
-            self._judge_look(0, "", (self.life,))  # nothing was read: no term, also not its own one, is approved by it
+            self._judge_look(Term(members=(self.life,)))  # nothing was read: no term is approved by it, nor its own
         return self._take()
 
-    def looked(self, term: int, lead: str, members: tuple[str, ...], *, now: float) -> list[Action]:
+    def looked(self, term: Term, *, now: float) -> list[Action]:
         """The membership has read the newest term from the store."""
         if self.role is Role.FOLLOWING and self.lead is None:
             self._patience.looked()
-            self._judge_look(term, lead, members)
+            self._judge_look(term)
         return self._take()
+
+    @property
+    def electorates(self) -> Electorates:
+        """Return those that the store is to keep with a term of this node."""
+        return self._reachability.electorates
 
     # Terms.
 
@@ -266,16 +276,16 @@ class Replica:
         known = max(self._settled_term, self._approved_term)
         self._do(Claim(term=self._claimed_term, known=known, members=self._reachability.call()))
 
-    def _collect(self, term: int, now: float) -> None:
+    def _collect(self, term: int, now: float, *, is_stored: bool = False) -> None:
         """Begin a term: ask all agents for the positions of their logs."""
-        self.term = term
+        self.term, self._reachability.is_stored = term, is_stored
         self.lead = self.node
         self.role = Role.COLLECTING
         self._election.clear()
         if not self._reachability.is_complete():
             self._claim()
             return
-        if self._must_break():
+        if self.log.in_flight and (self.own.broken is not None or self._reachability.is_a_member_gone()):
             self._break(self.own.why_broken)
         for peer in self.peers:
             self._ask(peer)
@@ -296,10 +306,6 @@ class Replica:
         if self.is_paused:
             self.is_paused = False
             self._do(Paused(reason=None))
-
-    def _must_break(self) -> bool:
-        """Whether the iteration in flight cannot end: a member is gone, or has reported that its group is broken."""
-        return self.log.in_flight is not None and (self.own.broken is not None or self._reachability.is_a_member_gone())
 
     def _ask(self, peer: NodeId) -> None:
         unreached = self._reachability.unreached()
@@ -330,11 +336,6 @@ class Replica:
             self._step_down()
             self._patience.shorten()
             self._do(CheckTerm())
-
-    def _on_stepped_down(self, peer: NodeId) -> None:
-        if self.role is Role.FOLLOWING and self.lead == peer:
-            self.lead = None
-            self._look_for_lead()
 
     def _report_links(self) -> None:
         """Tell the leader which present nodes this one cannot reach."""
@@ -390,7 +391,7 @@ class Replica:
             self._pause("")  # by the better log there are more nodes that may go on without this one
             return
         self.role = Role.LEADING
-        self._settled_term = self.term
+        self._settled_term, self._reachability.stored = self.term, ()
         self._resume()
         self._link_reports.clear()
         self._say_again()
@@ -434,25 +435,27 @@ class Replica:
         else:
             self._do(CheckTerm())
 
-    def _judge_look(self, term: int, lead: str, members: tuple[str, ...]) -> None:
+    def _judge_look(self, stored: Term) -> None:
+        term, is_counted = stored.term, self.life in stored.members
         self._newest = max(self._newest, term)
-        is_foreign = term > self._settled_term and self.life not in members
-        if is_foreign and not self._reachability.overrules(members):
+        is_foreign = term > self._settled_term and not is_counted
+        if is_foreign and not self._reachability.overrules(stored.members):
             self._leave(f"term {term} began without this node, which the others have declared dead")
             return
         if self._patience.doubts(is_foreign):
             self._do(CheckTerm())
             return
         self._approved_term = max(self._approved_term, term)
-        if term > self.term and self.life not in members:
-            self._look_for_lead()
-        elif term > self.term and lead not in self.peers.values() and not self._patience.is_over:
-            self._look_for_lead()  # the new leader was lost before it could send a message
+        if term > self._settled_term and is_counted:
+            self._reachability.stored = stored.electorates
+        is_lead_linked = stored.lead in self.peers.values()
+        if term > self.term and not (is_counted and (is_lead_linked or self._patience.is_over)):
+            self._look_for_lead()  # without this node; or the new leader was lost before it could send a message
         elif self.is_paused and self._reachability.first_reached() == self.node:
             self._claim()
         elif not self._patience.is_over:
             self._do(CheckTerm())
-        elif term > self.term and lead in self.peers.values():
+        elif term > self.term and is_lead_linked:
             self._leave(f"term {term} began, and its leader sends nothing to this node")
         elif self._reachability.reaches(self.node):
             self._claim()  # the node that ought to claim the term has not done so
@@ -466,10 +469,6 @@ class Replica:
         self._waiting.clear()
 
     # Leading.
-
-    def _on_propose(self, peer: NodeId, message: Propose) -> None:
-        if self.role is Role.LEADING:
-            self._waiting.add(peer, message)
 
     def _on_broke(self, message: GroupFailed) -> None:
         if message.round != self.log.scheduler.round or self.role in (Role.FOLLOWING, Role.OUT):
@@ -519,6 +518,8 @@ class Replica:
             self._follow(peer, message.term)
         if self._settled_term != message.term:
             self._settled_term = message.term
+            if message.term >= self._approved_term:
+                self._reachability.stored = ()
             self._say_again()
         self._queue.append(message)
         self._go_on(now)
@@ -591,9 +592,9 @@ class Replica:
 
     def _take(self) -> list[Action]:
         """Actions since the last call; messages first, so that others begin while this node still performs."""
-        if self.own.is_released:
-            self.own.is_released = False
+        if self.own.release is not None:
             for peer in self.peers:
-                self._send(peer, Released())
+                self._send(peer, self.own.release)
+            self.own.release = None
         actions, self._actions = self._actions, []
         return sorted(actions, key=lambda action: not isinstance(action, Send))

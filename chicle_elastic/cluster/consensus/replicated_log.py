@@ -22,12 +22,14 @@ from chicle_elastic.cluster.consensus.messages import (
     BreakGroup,
     CheckTerm,
     Claim,
+    Electorates,
     Expelled,
     Folded,
     Installed,
     Message,
     Paused,
     Send,
+    Term,
     Vote,
 )
 from chicle_elastic.cluster.consensus.replica import Replica
@@ -221,13 +223,22 @@ class ReplicatedLog:
         """The store has granted a claim."""
         self._act(self._replica.claimed(term, now=self._loop.now()))
 
-    def refused(self, term: int, lead: str, members: tuple[str, ...]) -> None:
-        """The store has granted this term to another agent; arguments as in `Replica.looked`."""
-        self._act(self._replica.refused(term, lead, members, now=self._loop.now()))
+    def stored(self, term: int) -> None:
+        """The store has a term of this node that was begun without the store."""
+        self._act(self._replica.stored(term))
 
-    def looked(self, term: int, lead: str, members: tuple[str, ...]) -> None:
-        """The store holds this term; arguments as in `Replica.looked`."""
-        self._act(self._replica.looked(term, lead, members, now=self._loop.now()))
+    def refused(self, term: Term) -> None:
+        """The store has granted this term to another agent."""
+        self._act(self._replica.refused(term, now=self._loop.now()))
+
+    def looked(self, term: Term) -> None:
+        """The store holds this term."""
+        self._act(self._replica.looked(term, now=self._loop.now()))
+
+    @property
+    def electorates(self) -> Electorates:
+        """Return those that the store is to keep with a term of this node."""
+        return self._replica.electorates
 
     def store_unreachable(self) -> None:
         """The store did not answer a claim or a look in time."""

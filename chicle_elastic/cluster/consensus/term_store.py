@@ -1,6 +1,7 @@
 """The leader of each term: one signed value in the rendezvous store, replaced once per term.
 
-    {"term": 3, "lead": "n1#8f3a", "address": "tcp://10.0.0.7:41234", "members": ["n1#8f3a", "n2#07bc"]}
+    {"term": 3, "lead": "n1#8f3a", "address": "tcp://10.0.0.7:41234", "members": ["n1#8f3a", "n2#07bc"],
+     "electorates": [{"n1": "n1#8f3a", "n2": "n2#07bc"}]}
 
 The store has no other part in the log: of several agents that ask for a term, the first one is granted it. A leader
 that was elected while the store was unreachable writes its term later (`heal`), and restores it when another process
@@ -21,6 +22,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from chicle_elastic.cluster.consensus.messages import Electorates, Term
 from chicle_elastic.cluster.rendezvous.errors import ForgedStateError, StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.signed_value import Reading, SignedValue
 from chicle_elastic.cluster.rendezvous.store import RESTORE_S, SETTLED_KEY
@@ -31,16 +33,6 @@ from chicle_elastic.scheduling import codec
 from chicle_elastic.transports.secret import JobSecret
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """A term, as the store holds it."""
-
-    term: int = 0  # its number; 0 before the first
-    lead: str = ""
-    address: str = ""  # where the leader accepts links
-    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +71,9 @@ class TermStore:
         with self._lock:
             return self._judge(self._cell.read())
 
-    def claim(self, term: int, contact: Contact, members: tuple[str, ...], *, known: int) -> tuple[bool, Term]:
+    def claim(
+        self, term: int, contact: Contact, members: tuple[str, ...], electorates: Electorates = (), *, known: int
+    ) -> tuple[bool, Term]:
         """Ask for a term. Returns whether it was granted, and the newest term. Raises ForgedStateError when the store
         holds a foreign value, StoreUnreachableError when the store does not answer.
 
@@ -89,7 +83,9 @@ class TermStore:
         with self._lock:
             seen = self._cell.read()
             newest = self._judge(seen)
-            wanted = Term(term=term, lead=contact.life, address=contact.address, members=members)
+            wanted = Term(
+                term=term, lead=contact.life, address=contact.address, members=members, electorates=electorates
+            )
             if newest == wanted:
                 return True, newest  # an earlier attempt was executed, and its answer lost
             if not self._is_settled(seen, is_restarted=known > 0 or self._has_reconnected):
@@ -105,13 +101,13 @@ class TermStore:
 
     def heal(self, known: Term) -> bool:
         """Write the term that the leader knows to be the newest, if the store has none that new, or a foreign value.
-        Returns whether it did. Raises StoreUnreachableError when the store does not answer."""
+        Returns whether the store has this very term now. Raises StoreUnreachableError when it does not answer."""
         with self._lock:
             seen = self._cell.read()
             try:
                 newest = self._judge(seen)
                 if newest.term >= known.term:
-                    return False
+                    return (newest.term, newest.lead) == (known.term, known.lead)
                 found = f"it holds term {newest.term}" if newest.term else "it holds none: it was restarted"
                 logger.warning("the leader restores term %d in the rendezvous store: %s", known.term, found)
             except ForgedStateError as error:

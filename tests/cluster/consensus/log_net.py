@@ -26,6 +26,7 @@ from chicle_elastic.cluster.consensus.messages import (
     Message,
     Paused,
     Send,
+    Term,
     Vote,
 )
 from chicle_elastic.ids import ChunkId, NodeId
@@ -69,7 +70,7 @@ class Net:
         self.agents: dict[str, Agent] = {}
         self.links: dict[tuple[str, str], Link] = {}
         self.laps = Laps(self)
-        self.store: tuple[int, str, tuple[str, ...]] | None = None
+        self.store: Term | None = None
         self.happened: Counter[str] = Counter()
         self.num_faults = self.rng.randint(0, 9) if faults else 0
         self.num_lives = 0
@@ -213,9 +214,10 @@ class Net:
                 continue
             self.do(agent, agent.replica.check_links)
             replica = agent.replica
-            is_stale = self.store is not None and self.store[0] < replica.term
+            is_stale = self.store is not None and self.store.term < replica.term
             if replica.role is Role.LEADING and is_stale and agent.node not in self.without_store:
-                self.store = (replica.term, agent.life, (agent.life, *replica.peers.values()))
+                self._keep(agent, replica.term, (agent.life, *replica.peers.values()))
+                self.do(agent, self._has_stored, agent)
             for life in replica.log.electorate.values():
                 if not self.agents[life].is_alive or self.agents[life].is_gone:
                     self._refused(agent, self.agents[life])
@@ -226,6 +228,14 @@ class Net:
                     if node != agent.node and key in self.links and self.links[key].is_over:
                         self._mend(agent, other)
         self.after(CHECK_S, self._check)
+
+    def _keep(self, agent: Agent, term: int, members: tuple[str, ...]) -> None:
+        """The store has a new term of an agent."""
+        self.store = Term(term=term, lead=agent.life, members=members, electorates=agent.replica.electorates)
+
+    @staticmethod
+    def _has_stored(agent: Agent, *, now: float) -> list[Action]:
+        return agent.replica.stored(agent.replica.term)
 
     def _hang_up(self, one: str, other: str) -> None:
         self._close(one, other)
@@ -292,15 +302,15 @@ class Net:
             self.after(0.05, self._arrive, agent)
             return
         if self.store is None:
-            self.store = (1, agent.life, (agent.life,))
+            self._keep(agent, 1, (agent.life,))
             self.do(agent, agent.replica.claimed, 1)
             self._announce(agent)
             return
-        lead = self.agents.get(self.store[1])
+        lead = self.agents.get(self.store.lead)
         if lead is None or not lead.is_alive or lead.is_gone or lead.paused_until > self.now_s:
             if not any(other.has_announced for other in self.living()):
-                term = self.store[0] + 1  # a job without anybody: the store is free for a new beginning
-                self.store = (term, agent.life, (agent.life,))
+                term = self.store.term + 1  # a job without anybody: the store is free for a new beginning
+                self._keep(agent, term, (agent.life,))
                 self.do(agent, agent.replica.claimed, term)
                 self._announce(agent)
                 return
@@ -484,13 +494,13 @@ class Net:
             self.do(agent, agent.replica.store_unreachable)
             return
         assert self.store is not None
-        if self.store[0] <= claim.known:
+        if self.store.term <= claim.known:
             self.happened["terms"] += 1
-            self.store = (claim.term, agent.life, claim.members)
+            self._keep(agent, claim.term, claim.members)
             self.after(self.delay_s(), self._granted, agent, claim.term)
         else:
             self.happened["refused"] += 1
-            self.do(agent, agent.replica.refused, *self.store)
+            self.do(agent, agent.replica.refused, self.store)
 
     def _granted(self, agent: Agent, term: int) -> None:
         if agent.is_alive and not self.wait_for(agent, self._granted, agent, term):
@@ -503,7 +513,7 @@ class Net:
                 self.do(agent, agent.replica.store_unreachable)
                 return
             assert self.store is not None
-            self.do(agent, agent.replica.looked, *self.store)
+            self.do(agent, agent.replica.looked, self.store)
 
     # What the scheduler orders.
 

@@ -24,6 +24,7 @@ from chicle_elastic.cluster.consensus.messages import (
     NewTerm,
     Propose,
     Released,
+    Term,
     Vote,
 )
 from chicle_elastic.cluster.consensus.replica import Replica
@@ -275,7 +276,7 @@ def test_whoever_is_not_in_the_newest_term_is_out() -> None:
     """A silent agent that comes back learns from the store that the others went on."""
     _, follower = run_to_first_iteration()
     follower.lost(A, now=2.0)
-    [action] = follower.refused(2, "a#1", ("a#1",), now=2.0)
+    [action] = follower.refused(Term(term=2, lead="a#1", members=("a#1",)), now=2.0)
     assert isinstance(action, Expelled)
     assert follower.propose(events.LeaveNoticed(node=B), now=3.0) == []
 
@@ -318,7 +319,7 @@ def test_a_node_that_has_the_state_of_another_job_is_expelled() -> None:
 def test_a_member_that_was_released_has_sent_its_part_of_the_sum() -> None:
     """a left at a boundary that the task of b is about to come to: b must not break the iteration, which a merged."""
     _, follower = run_to_first_iteration()
-    follower.received(A, Released(), now=2.0)
+    follower.received(A, Released(length=9, last_term=1), now=2.0)
     follower.lost(A, now=2.0)
     assert not any(isinstance(action, BreakGroup) for action in follower.claimed(2, now=2.0))
     first, *_ = follower.iteration_ended(ended(), votes=0, now=2.0)

@@ -18,9 +18,12 @@ from chicle_elastic.cluster.consensus.messages import (
     LogPosition,
     NewTerm,
     Paused,
+    Propose,
     Refusal,
+    Released,
     Send,
     SteppedDown,
+    Term,
 )
 from chicle_elastic.cluster.consensus.patience import DOUBT_LOOKS
 from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
@@ -51,12 +54,12 @@ def members_of_a_round(*nodes: NodeId) -> Log:
         ("b", "", Authority.STORE),
         ("", "", Authority.NONE),
         ("", "b", Authority.NONE),
-        ("", "bc", Authority.STORE),
+        ("", "bc", Authority.NONE),
         ("", "bcd", Authority.STORE),
     ],
 )
 def test_a_majority_needs_no_permission_and_a_minority_gets_none(linked: str, dead: str, authority: Authority) -> None:
-    """Of four members, this node reaches some, and some of the others are proven dead."""
+    """Of four members, this node reaches some, some others are proven dead. With b and c, d was a majority."""
     reachable = Reachability(A, "a#1", members_of_a_round(A, B, C, D))
     reachable.peers.update({NodeId(node): f"{node}#1" for node in linked})
     reachable.dead.update(f"{node}#1" for node in dead)
@@ -66,8 +69,52 @@ def test_a_majority_needs_no_permission_and_a_minority_gets_none(linked: str, de
 def test_a_node_that_rejoined_is_proof_that_its_earlier_incarnation_has_ended() -> None:
     """It does not vote, as it is no member of the round, and it is not waited for."""
     reachable = Reachability(A, "a#1", members_of_a_round(A, B, C))
+    reachable.dead.add("c#1")
     assert reachable.authority() is Authority.NONE
     reachable.peers[B] = "b#2"
+    assert reachable.authority() is Authority.STORE
+
+
+def test_a_part_with_an_old_log_needs_the_electorate_that_the_store_keeps() -> None:
+    """b, c and d have gone, and x that joined them asked last; it counted a in, which has not heard it as a leader."""
+    replica = Replica(A, "a#1", Scheduler(SchedulerSettings()))
+    replica.log.lives = {node: f"{node}#1" for node in (A, B, C, D)}
+    replica.log.electorate = dict(replica.log.lives)
+    for node in (B, C, D):
+        replica.is_dead(f"{node}#1")
+    assert replica.may_claim
+    members, x = ("x#1", "a#1"), NodeId("x")
+    replica.looked(Term(term=5, lead="x#1", members=members, electorates=({D: "d#1", x: "x#1"},)), now=1.0)
+    assert not replica.may_claim
+    assert [set(electors) for electors in replica.electorates] == [{A, B, C, D}, {D, x}]
+    replica.is_dead("x#1")
+    assert replica.may_claim, "nobody is left of those that asked"
+
+
+def test_nobody_joins_a_leader_that_the_store_may_not_know() -> None:
+    """Where all that elected it die, a member that was cut off goes on with the store; what others say goes on."""
+    leader = round_of_three()
+    leader.lost(C, now=1.0)
+    leader.store_unreachable(now=1.0)
+    leader.received(B, LogPosition(term=2, last_term=0, length=0, base=0), now=1.0)
+    leader.connected(D, "d#1", now=2.0)
+    leader.received(D, Propose(origin="d#1", number=1, event=events.NodeJoined(node=D)), now=2.0)
+    leader.received(B, Propose(origin="b#1", number=1, event=events.StopRequested(reason="x")), now=2.0)
+    leader.settle(now=2.0)
+    assert [entry.origin for entry in leader.log.entries] == ["", "b#1"]
+    leader.stored(2)
+    leader.settle(now=3.0)
+    assert [entry.origin for entry in leader.log.entries] == ["", "b#1", "d#1"]
+
+
+def test_a_release_counts_where_its_entry_stands() -> None:
+    """b left a part of the job that went on without a, to which a has no right."""
+    log = members_of_a_round(A, B, C)
+    reachable = Reachability(A, "a#1", log)
+    reachable.released["b#1"] = Released(length=1, last_term=2)
+    log.append(Entry(now=1.0, event=events.NodeLost(node=D), term=1))
+    assert reachable.authority() is Authority.NONE
+    reachable.released["b#1"] = Released(length=1, last_term=1)
     assert reachable.authority() is Authority.STORE
 
 
@@ -100,7 +147,9 @@ def test_a_leader_that_is_cut_off_pauses_and_says_whom_it_misses() -> None:
     assert "b, c" in reason
     assert (leader.role, leader.lead, leader.is_paused) == (Role.FOLLOWING, None, True)
     leader.connected(B, "b#1", now=2.0)
-    assert Claim(term=3, known=2, members=("a#1", "b#1")) in leader.looked(2, "a#1", ("a#1",), now=2.0)
+    assert Claim(term=3, known=2, members=("a#1", "b#1")) in leader.looked(
+        Term(term=2, lead="a#1", members=("a#1",)), now=2.0
+    )
 
 
 def test_a_majority_goes_on_without_the_store_and_half_of_the_nodes_do_not() -> None:
@@ -156,10 +205,12 @@ def test_a_foreign_term_of_a_part_that_may_not_go_on_is_replaced() -> None:
     leader = round_of_three()
     leader.lost(C, now=1.0)
     assert leader.role is Role.CLAIMING
-    assert leader.refused(7, "x#1", ("x#1",), now=1.0) == [CheckTerm()]
+    assert leader.refused(Term(term=7, lead="x#1", members=("x#1",)), now=1.0) == [CheckTerm()]
     for _ in range(DOUBT_LOOKS - 1):
-        assert leader.looked(7, "x#1", ("x#1",), now=2.0) == [CheckTerm()]
-    assert leader.looked(7, "x#1", ("x#1",), now=4.0) == [Claim(term=8, known=7, members=("a#1", "b#1"))]
+        assert leader.looked(Term(term=7, lead="x#1", members=("x#1",)), now=2.0) == [CheckTerm()]
+    assert leader.looked(Term(term=7, lead="x#1", members=("x#1",)), now=4.0) == [
+        Claim(term=8, known=7, members=("a#1", "b#1"))
+    ]
     assert any(isinstance(action, Expelled) for action in round_of_three_and(7, ("b#1", "c#1")))
 
 
@@ -168,7 +219,7 @@ def test_a_node_that_was_stopped_leaves_a_job_that_went_on_without_it() -> None:
     leader = round_of_three()
     leader.lost(B, now=1.0)
     assert leader.role is Role.CLAIMING
-    [expelled] = leader.refused(2, "c#1", ("c#1",), now=3.0)
+    [expelled] = leader.refused(Term(term=2, lead="c#1", members=("c#1",)), now=3.0)
     assert isinstance(expelled, Expelled)
 
 
@@ -179,10 +230,10 @@ def test_a_node_that_was_stopped_does_not_trust_its_links() -> None:
     lives = {node: f"{node}#1" for node in (A, B, C, D)}
     leader.log.lives, leader.log.electorate = dict(lives), dict(lives)
     leader.lost(D, now=1.0)
-    assert leader.refused(2, "d#1", ("d#1",), now=3.0) == [CheckTerm()]
+    assert leader.refused(Term(term=2, lead="d#1", members=("d#1",)), now=3.0) == [CheckTerm()]
     leader.lost(B, now=3.0)
     leader.lost(C, now=3.0)
-    [expelled] = leader.refused(2, "d#1", ("d#1",), now=3.0)
+    [expelled] = leader.refused(Term(term=2, lead="d#1", members=("d#1",)), now=3.0)
     assert isinstance(expelled, Expelled)
 
 
@@ -192,7 +243,7 @@ def round_of_three_and(term: int, members: tuple[str, ...]) -> list[object]:
     replica.lost(B, now=1.0)
     replica.lost(C, now=1.0)
     replica.store_unreachable(now=1.0)
-    return list(replica.looked(term, members[0], members, now=2.0))
+    return list(replica.looked(Term(term=term, lead=members[0], members=members), now=2.0))
 
 
 def test_the_leader_declares_the_node_lost_that_fewer_others_hear() -> None:

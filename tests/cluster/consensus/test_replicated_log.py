@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from chicle_elastic.cluster.consensus.entries import Entry
-from chicle_elastic.cluster.consensus.messages import Append, Claim, Expel, Folded, LogPosition, Message, Messages
+from chicle_elastic.cluster.consensus.messages import (
+    Append,
+    Claim,
+    Expel,
+    Folded,
+    LogPosition,
+    Message,
+    Messages,
+    Term,
+)
 from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.ids import ChunkId, NodeId
@@ -152,9 +161,9 @@ def test_a_node_that_a_newer_term_began_without_is_told_and_begins_again(
     to_first_iteration(loop, lead, follower)
     follower.log.lost(A)
     assert [claim.term for claim in follower.claims] == [2]
-    follower.log.refused(1, "a#1", ("a#1", "b#1"))
+    follower.log.refused(Term(term=1, lead="a#1", members=("a#1", "b#1")))
     assert follower.num_looks == 1
-    follower.log.looked(2, "a#1", ("a#1",))
+    follower.log.looked(Term(term=2, lead="a#1", members=("a#1",)))
     assert follower.told[-1][0] == "expelled"
     assert follower.log.is_out
     follower.log.append(events.LeaveNoticed(node=B))
