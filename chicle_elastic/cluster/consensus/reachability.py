@@ -96,9 +96,10 @@ class Reachability:
         return release is not None and self._log.term_before(release.length) == release.last_term
 
     def _is_over(self, node: NodeId, life: str) -> bool:
-        """Whether an incarnation has ended, by proof or because its node has another one."""
+        """Whether an incarnation has ended, by proof or as its node has another one, linked or called to a round."""
         successor = self._life if node == self._node else self.peers.get(node, life)
-        return life in self.dead or life != successor
+        is_replaced = life == self._log.electorate.get(node) and life != self._log.voters[node]
+        return life in self.dead or life != successor or is_replaced
 
     def overrules(self, members: Iterable[str]) -> bool:
         """Whether a majority is here, and the members of a term that began without this node cannot go on alone. They

@@ -30,7 +30,7 @@ from chicle_elastic.cluster.consensus.reachability import Authority, Reachabilit
 from chicle_elastic.cluster.consensus.replica import Replica
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
-from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from tests.cluster.consensus.log_judge import BrokenPromiseError
 from tests.cluster.consensus.log_pair import A, B, C, ended, exchange, run_to_first_iteration
 from tests.cluster.consensus.test_log import run_histories
@@ -72,6 +72,15 @@ def test_a_node_that_rejoined_is_proof_that_its_earlier_incarnation_has_ended() 
     reachable.dead.add("c#1")
     assert reachable.authority() is Authority.NONE
     reachable.peers[B] = "b#2"
+    assert reachable.authority() is Authority.STORE
+
+
+def test_a_node_that_is_called_again_is_proof_as_well() -> None:
+    """b rejoined, and its new link is gone: nobody looks for the incarnation that the old electorate has."""
+    log = members_of_a_round(A, B, C)
+    reachable = Reachability(A, "a#1", log)
+    reachable.dead.add("c#1")
+    log.scheduler.state, log.called, log.lives = State.FORMING, (2, (A, B)), {A: "a#1", B: "b#2"}
     assert reachable.authority() is Authority.STORE
 
 
