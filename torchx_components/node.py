@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before anything that takes long
     install("python -m torchx_components.node", of_node(sys.argv[1:]))
 
 import argparse
+import gc
 import re
 import socket
 import time
@@ -73,6 +74,7 @@ def launch(arguments: argparse.Namespace, store: str, data: str, secret_file: Pa
     from chicle_elastic.cluster import launcher
     from chicle_elastic.cluster.agent.store_resources import StoreManagedAgent
 
+    gc.freeze()  # or Python looks through all that was imported, while the event loop waits and at the end
     return launcher.main(
         [
             *("--nnodes", arguments.nnodes, "--name", arguments.name, "--grace", arguments.grace),

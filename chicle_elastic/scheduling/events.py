@@ -184,11 +184,12 @@ class ResourcesOffered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A checkpoint is complete; for the observations of policies."""
+    """A checkpoint is complete."""
 
     iteration: int  # last merged iteration in it
     size_bytes: int
     duration_s: float
+    is_resumed: bool = False  # nodes that come when none is left go on from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

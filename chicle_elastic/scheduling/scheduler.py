@@ -26,7 +26,8 @@ At a boundary, `_advance` goes as far as it can; it is called after every event.
 * An iteration starts when no copy is in flight, and no free while something is to be decided (`boundary`). Loads are
   waited for before the first merge and when no chunk is left; otherwise it is started without the missing chunks.
 * A lost node's chunks are missing, unless a verified copy of the same state is on its way or comes back (`inventory`).
-* A leaver is released when it holds no copy that is worth anything and no round or iteration counts on it.
+* A leaver is released when it holds no copy that is worth anything and no round or iteration counts on it. Where all
+  nodes leave, the newest checkpoint has what they hold, and later nodes go on from it: then nothing is worth more.
 * Events that make no sense now (late answers, unknown nodes, duplicates) are ignored with a log line. What a correct
   shell can never say is a `ProtocolError`.
 """
@@ -91,6 +92,7 @@ class Scheduler:
     _ordered_s: dict[tuple[ChunkId, NodeId], float] = field(default_factory=dict)
     _pause_reason: str | None = None
     _stop_reason: str | None = None
+    _saved: int = 0  # iteration of the newest checkpoint that later nodes go on from; 0 for none
     _now: float = 0.0
     _boundary_since: float = 0.0
     _round_since: float = 0.0
@@ -230,6 +232,7 @@ class Scheduler:
         if event.merged < 0:
             raise ProtocolError(f"a job cannot go on from iteration {event.merged}")
         self.ledger.declare(event.chunks, merged=event.merged)
+        self._saved = event.merged
         if event.merged:
             self._log(f"the job goes on from the checkpoint of iteration {event.merged}")
             self._pending_policies.parameters.update(event.parameters)
@@ -289,18 +292,17 @@ class Scheduler:
             self.state = State.MOVING
 
     def _lose(self, node: NodeId) -> None:
-        owned = self.ledger.owned_by(node)
-        for chunk in owned:
+        self._log(f"{node} was lost with {count_text(len(self.ledger.node_chunks[node].owned), 'chunk')}")
+        self._remove(node)
+        self._happens("lost", node)
+
+    def _remove(self, node: NodeId) -> None:
+        for chunk in self.ledger.owned_by(node):
             self.ledger.lose(chunk, in_flight=self.state is State.RUNNING)
         self._leases.lose(node)
         self._loads.lose(node)
         self._inventory.lose(node)
         self._precopies.lose(node)
-        self._remove(node)
-        self._happens("lost", node)
-        self._log(f"{node} was lost with {count_text(len(owned), 'chunk')}")
-
-    def _remove(self, node: NodeId) -> None:
         self.ledger.remove_node(node)
         self._pending_policies.recent.forget(node)
         self._members.remove(node)
@@ -403,6 +405,7 @@ class Scheduler:
             self._happens("copied", target, source=source, size_bytes=size_bytes, duration_s=duration_s)
 
     def _on_checkpoint_saved(self, event: events.CheckpointSaved) -> None:
+        self._saved = max(self._saved, event.iteration if event.is_resumed else 0)
         self._happens("saved", size_bytes=event.size_bytes, duration_s=event.duration_s)
 
     def _happens(self, kind: str, node: str = "", **more: Any) -> None:
@@ -498,11 +501,12 @@ class Scheduler:
             self._pause_reason = reason
             self._save()
             self._emit(effects.PauseJob(reason=reason))
+        self._release_leavers()
 
     def _save(self) -> None:
         """Save what has been merged, if all of it is there: nodes under notice take their chunks with them."""
         ledger = self.ledger
-        if ledger.merged > ledger.began and not ledger.num_missing and not ledger.must_rebuild:
+        if ledger.merged > self._saved and not ledger.num_missing and not ledger.must_rebuild:
             self._attach_changes(self._members.present)  # chunks may have moved since the last iteration
             nodes = tuple(node for node in self._members.present if ledger.node_chunks[node].owned)
             self._emit(effects.SaveCheckpoint(round=self._members.round, iteration=ledger.merged, nodes=nodes))
@@ -552,9 +556,10 @@ class Scheduler:
         """Let go of nodes under notice on which nothing depends any more. A copy may come from a node that owns
         nothing: it was lost when the copy began, and has joined again."""
         leaving = self._members.leaving
+        is_saved = self.state is State.PAUSED and 0 < self.ledger.merged == self._saved and not self._members.lasting
         keepers = self._members.keepers if leaving else ()
         for node in leaving:
-            is_needed = (
+            is_needed = not is_saved and (
                 bool(self.ledger.node_chunks[node].copies)
                 or any(lease.source == node for lease in self._leases.in_flight.values())
                 or (self.state is State.RUNNING and self._members.present[node].in_round)

@@ -8,6 +8,7 @@ They are those of every job (`runtime.checkpoint`): the first member copies its 
 
 import threading
 import time
+from collections.abc import Callable
 
 from chicle_elastic.chunks.places import Place, place_of
 from chicle_elastic.chunks.views import NO_STATE
@@ -25,11 +26,17 @@ IDENTITY = JobIdentity(num_rows=0, num_parameters=0, state=NO_STATE, trainer={"t
 
 
 class LoopCheckpoints:
-    """The checkpoints of a job. `who`: node that logs what is wrong."""
+    """The checkpoints of a job. `who`: node that logs what is wrong; `tell`: as of `CheckpointWriter`."""
 
-    def __init__(self, settings: CheckpointSettings, state: TrainingState, who: str) -> None:
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        state: TrainingState,
+        who: str,
+        tell: Callable[[int, int, float], object] = lambda *_: None,
+    ) -> None:
         self._settings, self._state = settings, state
-        self._writer = CheckpointWriter(settings, IDENTITY, tell=lambda *_: None, who=f"node {who}")
+        self._writer = CheckpointWriter(settings, IDENTITY, tell, f"node {who}")
         self._saved_s, self._saved_step = time.monotonic(), 0
 
     def newest(self, most: float = float("inf")) -> int:

@@ -7,9 +7,11 @@ agents, log and launcher are those of every other job.
 """
 
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 
 import numpy as np
 
@@ -131,10 +133,12 @@ class ClusterSeat(Seat):
 
     def declare(self, state: TrainingState, *, seed: int, num_samples: int, digest: str) -> None:
         """Tell the agent."""
-        self._state, settings = state, self._control.welcome.checkpoint
-        self._checkpoints = None if settings is None else LoopCheckpoints(settings, state, self.node)
+        self._state, welcome = state, self._control.welcome
+        tell = partial(self._control.saved, is_resumed=welcome.wants_resume)
+        settings = welcome.checkpoint
+        self._checkpoints = None if settings is None else LoopCheckpoints(settings, state, self.node, tell)
         source = ArraySource(np.zeros((1, 1)), np.zeros(1))  # scheduler and agents need something to place
-        infos, welcome = source.infos(NO_STATE), self._control.welcome
+        infos = source.infos(NO_STATE)
         slot_bytes = self._control.expect(infos)
         loader = ChunkLoader(source, NO_STATE, None, self._control.send)
         self._control.start(loader, MessageRouter(welcome.node, self._control.send))
@@ -169,9 +173,10 @@ class ClusterSeat(Seat):
                         raise JobFailedError(f"{message.reason}\n{message.failure}")
                     return False
                 case control.Exit():
+                    gc.freeze()  # or Python looks through a million objects of torch's at its end, and others wait
                     raise SystemExit(0)
                 case control.Save():
-                    if self.rank == 0 and self._checkpoints:
+                    if self._checkpoints and self._standing.merged == message.iteration:
                         self._checkpoints.save()
                 case control.Attach():
                     pass  # the chunk is empty

@@ -12,7 +12,7 @@ import heapq
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +77,8 @@ class SimCluster:
         self._num_events = 0
         self._num_entries = 0
         self._calm_laps = 0
+        self._saves = random.Random(f"checkpoints of {seed}")
+        self._has_place = self._saves.random() < 0.5
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._last_word_s: dict[NodeId, float] = {}
         self._inventory_s: dict[NodeId, float] = {}
@@ -343,10 +345,21 @@ class SimCluster:
         self.happened["nodes requested"] += 1
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
-        """`Truth.judge` has let the node go."""
+        """`Truth.judge` has let the node go. Those that come when none is left begin a job of their own."""
+        if self.truth.is_saved and not self.truth.present():
+            self.happened["all left with a checkpoint"] += 1
+            self._queue.clear()
 
     def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
-        """No node of this cluster has a place for checkpoints."""
+        """The first node says later that all have written their parts, in half of the histories."""
+        if self._has_place:
+            lives = {name: self.truth.nodes[name].life for name in effect.nodes}
+            self.after(self._saves.random(), self._saved, effect.iteration, lives)
+
+    def _saved(self, iteration: int, lives: Mapping[NodeId, int]) -> None:
+        nodes = self.truth.nodes
+        if all(nodes[name].is_alive and nodes[name].life == life for name, life in lives.items()):
+            self.deliver(events.CheckpointSaved(iteration=iteration, size_bytes=1, duration_s=1.0, is_resumed=True))
 
     def pause_job(self, effect: effects.PauseJob) -> None:
         """`_judge_end` looks at the reason, if it is the last word."""

@@ -80,7 +80,7 @@ class Truth:
         self.reloaded: set[ChunkId] = set()
         self.before_restart: dict[ChunkId, int] = {}
         self.restarts: Counter[ChunkId] = Counter()
-        self.merged = 0
+        self.merged = self._saved = 0
         self.result: SimIteration | None = None
         self.laps: list[tuple[int, int]] = []
         self.round = 0
@@ -93,6 +93,11 @@ class Truth:
         self.must_stop = False
         self.refused: set[int] = set()
         self.has_come_back = False
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether what nodes hold is in a checkpoint, which those go on from that come when none is left."""
+        return 0 < self.merged == self._saved
 
     def used_bytes(self, node: SimNode) -> int:
         """Bytes of everything in its memory, arriving chunks included."""
@@ -178,6 +183,8 @@ class Truth:
                 self.result = None
             case events.IterationAborted() if self._ends_lap(event):
                 self.result = None
+            case events.CheckpointSaved():
+                self._saved = max(self._saved, event.iteration)
             case events.StopRequested():
                 self.must_stop = True
 
@@ -346,6 +353,10 @@ class Truth:
     def _judge_release(self, effect: effects.ReleaseNode) -> None:
         node = self._present(effect.node, effect)
         self._require(node.is_noticed, "only nodes under notice are released", effect)
+        if self.is_saved and self.result is None and all(other.is_noticed for other in self.present()):
+            self._lost(node)
+            node.is_alive = False
+            return
         self._require(effect.node not in self.owner.values(), "a released node owns nothing", effect)
         is_source = any(
             source == effect.node and self._has_whole(node, chunk) for (chunk, _), source in self.copying.items()

@@ -189,6 +189,23 @@ def test_a_checkpoint_is_resumed_on_another_number_of_nodes(tmp_path: Path, task
     assert min(map(int, results[0]["losses"])) >= 5
 
 
+def test_all_nodes_leave_once_the_job_is_saved_and_later_ones_lose_nothing(tmp_path: Path, tasks: TaskServer) -> None:
+    """They do not wait for the end of their time; of the checkpoints none was due but that of the pause."""
+    saved = ("--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "1000000", "--resume", "--grace", "600")
+    with loop_agents(tmp_path / "job", tasks, *COUNT, options=saved) as cluster:
+        old = start(cluster, "n0", "n1", "n2")
+        for agent in old:
+            agent.signal(signal.SIGTERM)
+        for agent in old:
+            assert agent.wait_for_end() == 0, agent.output()
+            assert "no node stays, and the job is saved" in agent.output()
+        last = max(event["iteration"] for agent in old for event in agent.events("iteration"))
+        agents = start(cluster, "m0", "m1")
+        results = end(cluster, *agents)
+    assert_each_counts_once(results[0])
+    assert min(losses_of(results)) == last
+
+
 def test_a_job_that_resumes_from_a_checkpoint_that_is_gone_ends(tmp_path: Path, tasks: TaskServer) -> None:
     """A node has found it, and no node can read it when they meet: a new model would look like a trained one."""
     saved = ("--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "5")

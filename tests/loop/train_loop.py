@@ -18,6 +18,8 @@ itself there, once. A number behind it is that of the step in whose sum it does.
 """
 
 import argparse
+import atexit
+import gc
 import json
 import os
 import signal
@@ -165,6 +167,8 @@ def main() -> None:
     losses: dict[int, float] = {}
     changes: list[list[str]] = []
     begun = time.monotonic()
+    if not gc.get_freeze_count():  # else it was forked
+        atexit.register(lambda: gc.get_freeze_count() and print("at its end Python looks through none of its objects"))
     with elastic.loop(
         model,
         optimizer,

@@ -57,6 +57,7 @@ def test_a_node_that_came_back_is_kept_as_long_as_a_copy_comes_from_it(seed):
         "paused: too few nodes",
         "paused: no room",
         "paused: failures",
+        "all left with a checkpoint",
     ],
 )
 def test_the_histories_were_eventful(what):

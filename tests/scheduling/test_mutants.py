@@ -57,11 +57,6 @@ def releases_too_early(self):
     """A leaver goes as soon as it is not in the round any more."""
     for node in self._members.leaving:
         if self.state is State.MOVING and not self._members.present[node].in_round:
-            for chunk in self.ledger.owned_by(node):
-                self.ledger.lose(chunk, in_flight=False)
-            self._leases.lose(node)
-            self._loads.lose(node)
-            self._inventory.lose(node)
             self._remove(node)
             self._emit(ReleaseNode(node=node))
 

@@ -175,11 +175,40 @@ def test_when_all_leave_their_chunks_stay_until_somebody_comes():
     ordered = stage.finish()
     assert kinds(ordered) == ["SaveCheckpoint", "PauseJob"]
     assert ordered[0] == effects.SaveCheckpoint(round=1, iteration=1, nodes=("a", "b"))
+    assert stage.tell(saved(1, is_resumed=False)) == [], "those that come would not go on from it"
     ordered = stage.join("c") + stage.answer()
     assert not only(ordered, effects.ReleaseNode), "c has the chunks, and not yet the model"
     ordered = stage.finish() + stage.answer()
     assert {order.node for order in only(ordered, effects.ReleaseNode)} == {"a", "b"}
     assert stage.counts() == {"c": 4}
+
+
+@pytest.mark.parametrize("precopy", [False, True])
+def test_when_all_leave_they_go_as_soon_as_a_checkpoint_has_what_they_hold(precopy):
+    """Later nodes go on from it. An older one is not enough, nor is one where a node is about to join."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"], precopy=precopy)
+    stage.run(2)
+    stage.notice("a")
+    stage.notice("b")
+    assert kinds(stage.finish()) == ["SaveCheckpoint", "PauseJob"]
+    assert stage.tell(saved(1)) == []
+    assert stage.tell(saved(2)) == [effects.ReleaseNode(node=NodeId(node)) for node in ("a", "b")]
+    other = Stage(num_chunks=4, nodes=["a"], precopy=precopy)
+    other.run()
+    other.notice("a")
+    other.finish()
+    other.join("c")
+    assert not only(other.tell(saved(1)), effects.ReleaseNode)
+
+
+def test_when_all_leave_that_are_saved_they_go_at_once():
+    """The checkpoint of this very iteration was told before the notice: none is ordered."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.run(2)
+    stage.notice("a")
+    stage.notice("b")
+    stage.tell(saved(2))
+    assert kinds(stage.finish()) == ["PauseJob", "ReleaseNode"]
 
 
 @pytest.mark.parametrize("precopy", [False, True])
@@ -384,3 +413,8 @@ def test_a_job_goes_on_from_the_iteration_that_was_declared_first():
     stage.finish()
     assert {stage.ledger.version(info.id).iteration for info in infos(6)} == {41}
     assert {sum(account.iterations.values()) for account in stage.ledger.accounts()} == {1}
+
+
+def saved(iteration, *, is_resumed=True):
+    """A checkpoint is complete."""
+    return events.CheckpointSaved(iteration=iteration, size_bytes=1, duration_s=1.0, is_resumed=is_resumed)

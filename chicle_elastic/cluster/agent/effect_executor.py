@@ -135,6 +135,8 @@ class EffectExecutor:
             self._say_round_formed()
         if isinstance(event, events.Proposal):
             self.policy_events.folded(event, folded.entry)
+        elif isinstance(event, events.CheckpointSaved):
+            self.policy_events.tell_saved()
 
     def begin_life(self) -> None:
         """A new incarnation folds the log from its beginning."""
@@ -385,10 +387,13 @@ class EffectExecutor:
             size_bytes=message.size_bytes,
             duration_ms=round(1e3 * message.duration_s, 3),
         )
-        if message.has_policies:
+        if message.has_policies or message.is_resumed:
             self.policy_events.saved(
                 events.CheckpointSaved(
-                    iteration=message.iteration, size_bytes=message.size_bytes, duration_s=message.duration_s
+                    iteration=message.iteration,
+                    size_bytes=message.size_bytes,
+                    duration_s=message.duration_s,
+                    is_resumed=message.is_resumed,
                 )
             )
 

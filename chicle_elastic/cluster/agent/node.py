@@ -15,6 +15,7 @@ from chicle_elastic.cluster.agent.components import (
     initial_bytes,
 )
 from chicle_elastic.cluster.agent.effect_executor import FAILURE
+from chicle_elastic.cluster.agent.group_formation import host_of_peer
 from chicle_elastic.cluster.agent.quorum_timeout import QuorumTimeout
 from chicle_elastic.cluster.agent.status_line import JOINING, Status, StatusLine, status_of
 from chicle_elastic.cluster.agent.task_supervisor import TaskSupervisor
@@ -384,7 +385,12 @@ class Node:
 
     def released(self) -> None:
         """The scheduler has released this node."""
-        rest_s = REST_S if self._loop.now() + FAREWELL_S < self._grace_ends_s else 0.0
+        membership, own = self._built.membership, self._context.address.for_bulk.advertise
+        if not membership.log.snapshot().present:
+            self._leave("no node stays, and the job is saved")
+            return
+        has_neighbours = any(host_of_peer(peer) == own for peer in membership.peer_links.peers.values())
+        rest_s = REST_S if has_neighbours and self._loop.now() + FAREWELL_S < self._grace_ends_s else 0.0
         self._leave("its chunks are handed over", after_s=rest_s)
 
     def finished(self, reason: str, merged: int, accounts: tuple[ChunkAccount, ...]) -> None:
@@ -501,7 +507,7 @@ class Node:
             return
         hit("leave.before_exit")
         logger.warning("node %s leaves: %s", self._node, reason)
-        self._events.write("leaving", reason=reason)
+        self._events.write("leaving", reason=reason, rest_s=after_s)
         self._is_leaving = True
         if self._components is not None:
             self._components.membership.stop()

@@ -45,13 +45,13 @@ class PolicyEvents:
         """A checkpoint is complete. The newest waits here while an older one waits for a boundary: a steady job has
         none."""
         self._saved = event
-        self._append_saved()
+        self.tell_saved()
 
     def iteration_begins(self) -> None:
         """A boundary is over: what waits here may find that the events before it are in the log."""
         for held in list(self._held.values()):
             self.proposed(self._held.pop(held.policy))
-        self._append_saved()
+        self.tell_saved()
 
     def folded(self, proposal: events.Proposal, entry: Entry) -> None:
         """A decision came to its place. Perhaps that is behind the end of the job, but in the log when this node
@@ -76,7 +76,8 @@ class PolicyEvents:
     def _is_over(self) -> bool:
         return self._log.scheduler.state is State.FINISHED
 
-    def _append_saved(self) -> None:
+    def tell_saved(self) -> None:
+        """Tell the log of the newest checkpoint, unless it knows or an older one is on its way there."""
         if self._saved is None or self._is_over:
             return
         if not any(isinstance(event, events.CheckpointSaved) for event in self._log.snapshot().proposed):

@@ -90,6 +90,21 @@ class ControlClient:
         """Send a message to the agent. From any thread. Raises ConnectionError when the agent is gone."""
         self._channel.send(message)
 
+    def saved(
+        self, iteration: int, size_bytes: int, duration_s: float, *, is_resumed: bool, has_policies: bool = False
+    ) -> None:
+        """Tell the agent, if it still runs, that a checkpoint is complete. From any thread."""
+        with contextlib.suppress(ConnectionError):
+            self.send(
+                control.Saved(
+                    iteration=iteration,
+                    size_bytes=size_bytes,
+                    duration_s=duration_s,
+                    has_policies=has_policies,
+                    is_resumed=is_resumed,
+                )
+            )
+
     def expect(self, infos: Sequence[ChunkInfo]) -> int:
         """Tell of chunks that are going to be declared; returns the bytes of a slot, which holds any of them."""
         slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT

@@ -26,6 +26,7 @@ The model keeps its address in memory from the first to the last round.
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import signal
@@ -178,12 +179,13 @@ class ClusterTask:
         identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self._training.model))
         self._resumption = self._find_checkpoint(settings, identity)
         if settings is not None:
+            saved = functools.partial(self._control.saved, is_resumed=settings.resume)
             self._checkpoint_trigger = CheckpointTrigger(
                 settings,
                 identity,
                 self._training,
                 lambda: self._task.chunks,
-                self._report_saved,
+                lambda *figures: saved(*figures, has_policies=bool(self._policy_runner)),
                 who=f"node {self._node}",
             )
             with self._tolerates_unreachable():
@@ -228,15 +230,6 @@ class ClusterTask:
             if not self._control.welcome.is_restart:
                 raise
             logger.error("%s; the job goes on without", error)
-
-    def _report_saved(self, iteration: int, size_bytes: int, duration_s: float) -> None:
-        with contextlib.suppress(ConnectionError):
-            has_policies = bool(self._policy_runner)
-            self._control.send(
-                control.Saved(
-                    iteration=iteration, size_bytes=size_bytes, duration_s=duration_s, has_policies=has_policies
-                )
-            )
 
     # Orders.
 

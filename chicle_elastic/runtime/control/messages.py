@@ -200,6 +200,7 @@ class Saved:
     size_bytes: int  # of all its files
     duration_s: float  # from the boundary to its end; training went on meanwhile
     has_policies: bool  # some policy may want to know
+    is_resumed: bool  # nodes that come when none is left go on from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ def test_a_node_leaves_when_its_cloud_takes_the_machine(tmp_path: Path) -> None:
         LocalAgents(tmp_path, script=script, environ={"CHICLE_METADATA_URL": server.url}) as cluster,
     ):
         stays = cluster.start("n0")
-        leaves = cluster.start("n1", options=("--notices", "aws", "--leave-exit-code", "143"))
+        leaves = cluster.start("n1", options=("--notices", "aws", "--leave-exit-code", "143", "--host", "127.0.0.2"))
         stays.wait_for_members(2)
         server.wait_for_requests(1, "/latest/meta-data/spot/instance-action")
         server.action = {
@@ -26,7 +26,8 @@ def test_a_node_leaves_when_its_cloud_takes_the_machine(tmp_path: Path) -> None:
         assert leaves.wait_for_end() == 143, leaves.output()
         [notice] = leaves.events("notice")
         assert 25 < notice["grace_s"] <= 120 - END_S
-        assert leaves.events("leaving")[0]["reason"] == "its chunks are handed over"
+        [leaving] = leaves.events("leaving")
+        assert (leaving["reason"], leaving["rest_s"]) == ("its chunks are handed over", 0), "no other is on its host"
         assert "aws takes this machine: terminate at" in leaves.output()
         stays.wait_for_members(1)
         stays.assert_none("lost", "aborted")

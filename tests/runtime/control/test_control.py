@@ -42,7 +42,7 @@ MESSAGES = [
     control.Declare(
         seed=1, num_rows=9, rows=(9,), size_bytes=(640,), slot_bytes=640, merged=7, checkpoints="5 iterations, 0 s"
     ),
-    control.Saved(iteration=7, size_bytes=640, duration_s=0.25, has_policies=True),
+    control.Saved(iteration=7, size_bytes=640, duration_s=0.25, has_policies=True, is_resumed=True),
     control.Loaded(chunk=ChunkId(1), round=2),
     control.LoadFailed(chunk=ChunkId(1), round=2, reason="no such file"),
     control.GroupReady(round=2, merged=6, model_address=1 << 46, sums="rdma"),
