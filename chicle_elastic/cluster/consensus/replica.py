@@ -199,7 +199,7 @@ class Replica:
         else:
             self._actions += self.own.fold(self.log.in_band(ended), goes_on=goes_on)
             assert not goes_on or self.log.in_flight == (ended.round, ended.iteration + 1)
-            self._followers.have_all(self.log.members)
+            self._followers.have_all(filter(self._reachability.reaches, self.log.members))
         self._go_on(now)
         return self._take()
 

@@ -24,6 +24,7 @@ from chicle_elastic.cluster.consensus.messages import (
     NewTerm,
     Propose,
     Released,
+    Send,
     Term,
     Vote,
 )
@@ -325,6 +326,19 @@ def test_a_member_that_was_released_has_sent_its_part_of_the_sum() -> None:
     first, *_ = follower.iteration_ended(ended(), votes=0, now=2.0)
     assert isinstance(first, Folded)
     assert (type(first.entry.event), first.entry.term) == (events.IterationFinished, 1)
+
+
+def test_the_next_incarnation_of_a_member_is_sent_what_members_append_by_themselves() -> None:
+    """b left and came back while the task of a was still in the iteration; its log began where that one runs."""
+    lead, _ = run_to_first_iteration()
+    lead.received(B, Released(length=len(lead.log) + 1, last_term=1), now=2.0)
+    lead.lost(B, now=2.0)
+    lead.claimed(2, now=2.0)
+    assert lead.role is Role.LEADING
+    lead.connected(B, "b#2", now=2.0)
+    length = len(lead.log)
+    said = [action.message for action in lead.iteration_ended(ended(), votes=0, now=3.0) if isinstance(action, Send)]
+    assert [message.base for message in said if isinstance(message, Append)] == [length]
 
 
 def test_whoever_reads_of_its_own_loss_is_out() -> None:
