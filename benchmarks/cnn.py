@@ -1,11 +1,14 @@
 """Speed of ChicleCNNClassifier's steps against its peers, in one run, with gates.
 
-    python -m benchmarks.cnn [--quick] [--repeats N] [--only speed,ddp,share] [--json FILE]
+    python -m benchmarks.cnn [--quick] [--repeats N] [--only speed,ddp,share,own] [--json FILE]
 
 Speed: epochs over the same samples by the same network (the default one), 8 samples a step, one thread, alternated:
 ours (the engine over uint8 chunks, as `fit` runs it, tasks and merges included) against a loop over a DataLoader, a
 tight loop over slices, and skorch's `partial_fit`. Processor time, which is wall time less what the neighbours of a
 shared machine took; the ratio is the median over the repeats of neighbours in time.
+
+Own: modules of four kinds, whole fits of two epochs with 64 samples a step, in the same way on one core: against a
+plain loop, skorch with its defaults, and the steps of a loop over one batch.
 
 DDP: two processes, 8 samples a step each, wall time per sample: ours on a local cluster with 16 local steps against
 DistributedDataParallel over gloo, which synchronises every step. The starts are not counted.
@@ -16,6 +19,7 @@ Exit code 1 when a gate is missed.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -29,6 +33,8 @@ from torch.nn import functional
 
 from benchmarks.bars import Bar, Row
 from benchmarks.cnn_ddp import ddp_seconds, local_cluster_seconds
+from benchmarks.own_modules import BATCH as OWN_BATCH
+from benchmarks.own_modules import CASES, EPOCHS, sides_of
 from benchmarks.report import Report, names_of, parser
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.clock import MonotonicClock
@@ -46,6 +52,7 @@ BATCH = 8
 SHAPES = {"3x32x32": (3, 32, 32), "1x28x28": (1, 28, 28)}
 BARS = {"3x32x32": 1.15, "1x28x28": 1.4}
 """Least speed against the DataLoader loop."""
+OWN_BAR = 1 / 1.1
 DDP_BAR = 3.0
 RATE, MOMENTUM = 5e-4, 0.9
 
@@ -158,6 +165,34 @@ def skorch_epoch(X: np.ndarray, y: np.ndarray) -> Callable[[], None] | None:
     return run
 
 
+def timed(sides: dict[str, Callable[[], Any]], repeats: int, count: int) -> dict[str, list[float]]:
+    """Return the processor time of each side per sample, in turns; a side that returns seconds has timed itself."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for repeat in range(repeats + 1):
+        for side, run in sides.items():
+            start = time.process_time()
+            own = run()
+            spent = time.process_time() - start if own is None else own
+            if repeat:  # the first of each warms up
+                seconds[side].append(spent / count)
+    return seconds
+
+
+def own(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Fit modules of a user's own by each side, on one core: a second thread would wait for what runs beside it."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    for kind, (_, most) in CASES.items():
+        count = most // 8 if arguments.quick else most
+        seconds = timed(sides_of(kind, count), arguments.repeats, count * EPOCHS)
+        mine = statistics.median(seconds["ours"]) * 1e6
+        for side in list(seconds)[1:]:
+            theirs = statistics.median(seconds[side]) * 1e6
+            ratio = statistics.median(b / a for a, b in zip(seconds["ours"], seconds[side], strict=True))
+            bar = Bar(OWN_BAR) if side == "a plain loop" else None
+            what = f"{kind.__name__}, {OWN_BATCH} a step, times as fast as {side}"
+            yield Row("own", what, None, f"{mine:.0f} us/sample", f"{theirs:.0f} us/sample", ratio, bar)
+
+
 def speed(arguments: argparse.Namespace) -> Iterator[Row]:
     """Ours against all peers, on both shapes."""
     count = 512 if arguments.quick else 2048
@@ -172,14 +207,7 @@ def speed(arguments: argparse.Namespace) -> Iterator[Row]:
         peer = skorch_epoch(X, y)
         if peer is not None:
             sides["skorch"] = peer
-        seconds: dict[str, list[float]] = {side: [] for side in sides}
-        for repeat in range(arguments.repeats + 1):
-            for side, run in sides.items():
-                start = time.process_time()
-                own = run()
-                spent = time.process_time() - start if own is None else own
-                if repeat:  # the first of each warms up
-                    seconds[side].append(spent / count)
+        seconds = timed(sides, arguments.repeats, count)
         ours = statistics.median(seconds["ours"]) * 1e6
         for side in list(sides)[1:]:
             theirs = statistics.median(seconds[side]) * 1e6
@@ -238,7 +266,7 @@ def share(arguments: argparse.Namespace) -> Iterator[Row]:
         yield Row("share", what, None, f"{found:.2f}", f"{expected:.2f}", found / expected)
 
 
-PARTS = {"speed": speed, "ddp": ddp, "share": share}
+PARTS = {"speed": speed, "ddp": ddp, "share": share, "own": own}
 
 
 def main() -> int:
