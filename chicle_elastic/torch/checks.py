@@ -9,6 +9,7 @@ from torch import nn
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.torch.schedule import Plan
+from chicle_elastic.torch.state import parameters_of
 
 
 def inner_module(model: nn.Module) -> nn.Module:
@@ -28,19 +29,17 @@ def check_methods(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler:
     """Raise UsageError when the optimizer has a parameter that the model has not, or that is complex, or the scheduler
     needs more than a call."""
     known = {id(parameter) for parameter in model.parameters()}
-    for number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            if parameter.is_complex():
-                raise UsageError(
-                    "a parameter of the optimizer is complex, and gradients are added up as real numbers; keep real "
-                    "and imaginary parts as two real parameters (torch.view_as_real)"
-                )
-            if id(parameter) not in known:
-                raise UsageError(
-                    f"group {number} of the optimizer has a parameter of shape {tuple(parameter.shape)} that is not in "
-                    "the model, so a joining node could not receive it; give a model with all parameters, such as an "
-                    "nn.ModuleList"
-                )
+    for parameter in parameters_of(optimizer):
+        if parameter.is_complex():
+            raise UsageError(
+                "a parameter of the optimizer is complex, and gradients are added up as real numbers; keep real and "
+                "imaginary parts as two real parameters (torch.view_as_real)"
+            )
+        if id(parameter) not in known:
+            raise UsageError(
+                f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not in the model, so a "
+                "joining node could not receive it; give a model with all parameters, such as an nn.ModuleList"
+            )
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise UsageError(
             "ReduceLROnPlateau needs a figure for each step, and the loop has none to give; take another scheduler, or "

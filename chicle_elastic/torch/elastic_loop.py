@@ -133,9 +133,7 @@ class Loop:
         self._sum = StepSum(self._model, optimizer, self._apply, is_local=is_local, is_mean=self._is_mean)
         self._batches: Iterator[Batch] | None = None
         self._batch: Batch | None = None
-        self._shares: list[list[range]] = []  # what each member takes until the next sum, by rank
-        self._left: list[range] = []  # what this one has still to take
-        self._samples_done, self._loss_sum = 0, 0.0
+        self._left: list[range] = []  # what this member has still to take until the next sum
         self._is_void, self._is_done, self._wants_stop = False, True, False
 
     # What a script uses.
@@ -244,7 +242,7 @@ class Loop:
             self._begin()
             piece = self._plan.batches(self.position, self._seat.max_nodes)[0][0] or range(1)
             yield from self._offer(piece, is_rehearsal=True)
-            self._put_back()
+            self._sum.undo()
             self._wants_stop = False
         digest = digest_of(self._model, self._optimizer, self._plan, self._options)
         self._seat.declare(self._state, seed=self._plan.seed, num_samples=self._plan.num_samples, digest=digest)
@@ -256,7 +254,7 @@ class Loop:
             while self._left and not self._is_void:
                 yield from self._offer(self._left.pop(0))
             if self._is_void:
-                self._put_back()  # what the body has done since the member was lost
+                self._sum.undo()  # what the body has done since the member was lost
 
     def _begin(self) -> None:
         """Begin a step. A step that is done again draws the same random numbers."""
@@ -279,7 +277,7 @@ class Loop:
         random.seed(second)
         workers = self._seat.workers
         found = dict(zip(workers, self._plan.batches(self.position, len(workers)), strict=True))
-        self._shares = [found.get(rank, []) for rank in range(len(self.members))]
+        self._shares = [found.get(rank, []) for rank in range(len(self.members))]  # until the next sum, by rank
         self._sum.begin()
 
     def _offer(self, piece: range, *, is_rehearsal: bool = False) -> Iterator[Batch]:
@@ -375,10 +373,6 @@ class Loop:
         self._is_void = True
         self._seat.broke(reason)
 
-    def _put_back(self) -> None:
-        self._sum.undo()
-        self._optimizer.zero_grad(set_to_none=True)
-
     # The end.
 
     @contextlib.contextmanager
@@ -402,8 +396,7 @@ class Loop:
         while self._seat.next():
             if not self._is_complete():
                 return True
-            num_epochs = self._plan.num_epochs
-            reason = "loop.stop was called" if self._state.is_stopped else f"{num_epochs} epochs are done"
+            reason = "loop.stop was called" if self._state.is_stopped else f"{self._plan.num_epochs} epochs are done"
             if rows := self._agree(Row(Call.STEP)):
                 self._commit(rows, reason)
         return False
@@ -422,10 +415,7 @@ class Loop:
 
     def _require_batch(self) -> Batch:
         if self._batch is None:
-            raise UsageError(
-                "call backward, step and all_reduce in the body of `for batch in loop.epochs(...)`, and step last and "
-                "once; loop.backward is for parts of a batch"
-            )
+            raise UsageError("call backward, all_reduce and, once, step in the body of `for batch in loop.epochs()`")
         return self._batch
 
 

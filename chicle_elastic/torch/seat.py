@@ -18,7 +18,7 @@ import numpy as np
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE, Array
 from chicle_elastic.clock import Clock
-from chicle_elastic.errors import JobFailedError, PeerLostError, ProtocolError, UsageError
+from chicle_elastic.errors import ChicleError, JobFailedError, PeerLostError, ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.control_client import ControlClient
@@ -267,7 +267,8 @@ class ClusterSeat(Seat):
                 rest()
         except BaseException as error:
             self._leave()  # the others learn of it by that
-            if not isinstance(error, PeerLostError):
+            is_of_peers = isinstance(error.__cause__, OSError | ChicleError | None)  # else no memory here
+            if not isinstance(error, PeerLostError) or not is_of_peers:
                 raise
             if not is_late:  # else the step breaks, which those tell that compute it
                 self._control.report(control.GroupBroke(round=order.round, reason=str(error)))

@@ -64,7 +64,8 @@ class StepSum:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Go back to the state of `begin`."""
+        """Go back to the state of `begin`, without gradients."""
+        self._optimizer.zero_grad(set_to_none=True)
         for tensor, saved in zip(self._averaged, self._saved, strict=True):
             tensor.copy_(saved)
         if self._is_local:

@@ -132,6 +132,18 @@ def test_a_fault_on_one_node_takes_that_node_out(how: str, words: str, tmp_path:
         assert sorted(losses_of(results)) == list(range(results[0]["steps"]))
 
 
+def test_a_node_that_cannot_connect_for_a_fault_of_its_own_leaves(tmp_path: Path, tasks: TaskServer) -> None:
+    """It has no memory for a thread; with it no round would ever form."""
+    with loop_agents(tmp_path, tasks, *NET, "--misbehave", "n1:threads", options=("--start-nodes", "2")) as cluster:
+        n0, n1 = start(cluster, "n0", "n1")
+        n0.wait_for("iteration", lambda event: event["iteration"] >= 8)
+        n2 = add(cluster, "n2")
+        assert n1.wait_for_end() == 1
+        assert "can't start new thread" in n1.output()
+        n0.wait_for_members(2)
+        end(cluster, n0, n2)
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [

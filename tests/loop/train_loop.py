@@ -118,6 +118,11 @@ class Faults:
         SocketGroup.exchange = exchange_with_faults  # type: ignore[method-assign,assignment]
 
 
+def no_thread(*_: Any, **__: Any) -> SocketGroup:
+    """Fail to connect as a process does that has no memory for the stack of a thread."""
+    raise RuntimeError("can't start new thread")
+
+
 def values_of(model: nn.Module) -> list[list[float]]:
     """Values of its parameters."""
     return [parameter.detach().reshape(-1).tolist() for parameter in model.parameters()]
@@ -200,6 +205,8 @@ def main() -> None:
                     continue
                 if how == "memory":
                     torch.empty(1 << 60)
+                if how == "threads":
+                    SocketGroup.connect = no_thread  # type: ignore[method-assign]
                 if how == "sum":
                     loop.all_reduce(torch.ones(2))
             is_ended = options.end_file is not None and options.end_file.exists()

@@ -27,21 +27,12 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the script to its end; returns the exit code. Raises UsageError when it is no Python file."""
-    return run_script(arguments, arguments.nodes)
-
-
-def run_script(arguments: argparse.Namespace, nodes: str, options: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace, options: Sequence[str] = ()) -> int:
     """Be the anchor of a script until it is over; returns the exit code. Raises UsageError when it is no Python file.
-
-    Args:
-        nodes: MIN:MAX, or N.
-        options: Further ones of the anchor.
-    """
+    `options`: further ones of the anchor."""
     if not is_script(arguments.script):
         raise UsageError(f"{arguments.script!r} is no Python file, NAME.py")
-    command = ["-j", nodes, "--out", arguments.out, *options]
+    command = ["-j", arguments.nodes, "--out", arguments.out, *options]
     command += ["--checkpoint", arguments.checkpoint] if arguments.checkpoint else []
     command += ["--resume"] if arguments.resume else []
     with orderly_end():

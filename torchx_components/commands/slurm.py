@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from chicle_elastic.errors import UsageError
-from torchx_components.commands.run import add_script_arguments, run_script
+from torchx_components.commands import run as script
 from torchx_components.slurm import run_program
 
 WHOLE_NODES = ("--exclusive", "--mem=0")
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", help="of the nodes; default: with --backfill the lowest one, else Slurm's own")
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="of sbatch, for the nodes")
     parser.add_argument("--host", help="address of this host, for the nodes; default: where packets leave it")
-    add_script_arguments(parser)
+    script.add_script_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     such partition, PeerLostError when there is no Slurm here."""
     if arguments.max < 1:
         raise UsageError(f"--max {arguments.max}: write how many nodes there may be at most, e.g. 16")
-    sbatch, partition = arguments.sbatch, arguments.partition
+    sbatch, partition, arguments.nodes = arguments.sbatch, arguments.partition, f"1:{arguments.max}"
     if any(option.startswith(("--partition", "-p")) for option in sbatch):
         raise UsageError("--sbatch=--partition=NAME: write --partition NAME, which is looked at before it is used")
     if arguments.backfill and arguments.checkpoint and not arguments.resume:
@@ -46,12 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     options += [f"--sbatch=--partition={partition}"] if partition else []
     options += ["--host", arguments.host] if arguments.host else []
     if not arguments.backfill or arguments.checkpoint:
-        return run_script(arguments, f"1:{arguments.max}", options)
+        return script.run(arguments, options)
     # All nodes may be wanted at once; those that come later go on from here.
     out = Path(arguments.out).absolute()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".state-", dir=out, ignore_cleanup_errors=True) as state:
-        return run_script(arguments, f"1:{arguments.max}", [*options, "--checkpoint", state, "--resume"])
+        return script.run(arguments, [*options, "--checkpoint", state, "--resume"])
 
 
 def preempted_partition(asked: str | None) -> str:
