@@ -102,12 +102,10 @@ class SpotAgent(ProcessAgent):
                 time.sleep(POLL_S)
         return TaskEnd(self._code)
 
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
-        """End the task with a signal, after the grace period by SIGKILL."""
-        for number_now, wait_s in ((number, grace_s), (signal.SIGKILL, grace_s)):
-            if self._code is None:
-                os.kill(self._pid, number_now)
-                self.task_exit(wait_s)
+    def signal_task(self, number: signal.Signals) -> None:
+        """Send the task a signal, if it runs."""
+        if self.task_exit() is None:
+            os.kill(self._pid, number)
 
 
 def run_machine(arguments: Sequence[str], output: str, work: Callable[[], None]) -> None:

@@ -143,17 +143,17 @@ class AgentOfForkedTasks(ProcessAgent):
             return None
         return TaskEnd(code)
 
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
-        """End the task."""
-        if self._task is None:
-            return
-        if self._task.poll(0.0) is None:
+    def signal_task(self, number: signal.Signals) -> None:
+        """Send the task a signal, if it runs."""
+        if self._task is not None and self._task.poll(0.0) is None:
             os.kill(self._task.pid, number)
-            if self._task.poll(grace_s) is None:
-                os.kill(self._task.pid, signal.SIGKILL)
-                self._task.poll(5.0)
-        self._task.close()
-        self._task = None
+
+    def stop_task(self) -> None:
+        """End the task."""
+        super().stop_task()
+        if self._task is not None:
+            self._task.close()
+            self._task = None
 
 
 def fork_tasks() -> None:

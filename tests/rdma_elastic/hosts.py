@@ -114,12 +114,10 @@ class ForkingAgent(ProcessAgent):
         code = self._task.code(timeout_s)
         return None if code is None else TaskEnd(code)
 
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
-        """End the task with a signal, after the grace period by SIGKILL."""
-        for number_now in (number, signal.SIGKILL):
-            if self._task.code(0) is None:
-                self._task.child.signal(number_now)
-                self._task.code(grace_s)
+    def signal_task(self, number: signal.Signals) -> None:
+        """Send the task a signal."""
+        if self._task.code(0) is None:
+            self._task.child.signal(number)
 
 
 def _run_agent(arguments: list[str], task: list[str], device: str, files: Path) -> int:

@@ -57,6 +57,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 DEBUG_STATE_SIGNAL = signal.SIGUSR2  # makes the agent write its debug state into the event file, to diagnose a hang
+STOP_S = 5.0  # how long a task may take to end at the end of its agent, before it is killed
 KEPT_ROUNDS = 2
 """Rounds whose keys stay in the round store: tasks may still connect in the last one when the next is called."""
 CLOSE_S = 2.0  # how long an agent tries to store that the job is over: the store may be starting again
@@ -79,6 +80,7 @@ class NodeAgent(Launcher):
         self._control = new_address()
         self._meeting = threading.Lock()
         self._round_store: StoreServer | None = None
+        self._loop: EventLoop  # from `run_node` on
 
     def run_node(self) -> TaskEnd | None:
         """Run the node until it is finished, has left or has failed. Raises ChicleError when the node cannot take part
@@ -106,10 +108,10 @@ class NodeAgent(Launcher):
             self._round_store = stack.enter_context(
                 StoreServer(format_endpoint(address.advertise, 0), bind=address.bind, ports=address.ports)
             )
-            loop = stack.enter_context(
+            stack.callback(self.stop_task)  # after the loop: one of its workers may have been about to start the task
+            loop = self._loop = stack.enter_context(
                 EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))
             )
-            stack.callback(self.stop_task)
             restore = (term_store.publish_again, entry.restore)
             keeper = StoreKeeper(loop, store, restore=restore, event_file=event_file)
             stack.callback(keeper.close)
@@ -172,6 +174,18 @@ class NodeAgent(Launcher):
 
     def begins(self, loop: EventLoop, node: Node) -> None:
         """Called before the node runs; for subclasses that watch further descriptors in the loop."""
+
+    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
+        """Return how the task ended, or None when it still runs after `timeout_s` seconds, or none was started. Only
+        after the loop with a time."""
+        raise NotImplementedError
+
+    def stop_task(self) -> None:
+        """End the task by a signal, after `STOP_S` by SIGKILL, once the loop has ended."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.task_exit() is None:
+                self.signal_task(number)
+                self.task_exit(STOP_S)
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a rendezvous, which waits for no other member; in a worker thread."""

@@ -1,10 +1,10 @@
 """The protocols by which a node has its task started, takes part in rendezvous, and asks for other nodes."""
 
 import signal
+from collections.abc import Callable
 from typing import Protocol
 
 from chicle_elastic.cgroups import MemoryKills
-from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
 
@@ -15,14 +15,18 @@ class Launcher(Protocol):
     memory_kills: MemoryKills
     restarts_left: int  # how often the agent may still restart a task that crashed
 
-    def start_task(self, *, is_restart: bool = False) -> int:
-        """Start a task; returns its process id."""
+    def start_task(
+        self, *, started: Callable[[int], object], ended: Callable[[], object], is_restart: bool = False
+    ) -> None:
+        """Have a task started; the one before has ended. Never waits.
 
-    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
-        """How the task ended, or None while it runs."""
+        Args:
+            started: Called in the loop with the process id of the task.
+            ended: Called in the loop when the task has ended.
+        """
 
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
-        """End the task."""
+    def signal_task(self, number: signal.Signals) -> None:
+        """Send a signal to the task and its processes; to nobody when none runs. Never waits."""
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a round; in a worker thread."""

@@ -4,10 +4,12 @@ The agent imports no torch: a node that waits has a third of the memory. A task 
 """
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 
 from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.node_agent import NodeAgent
@@ -18,7 +20,7 @@ from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.task_options import TaskOptions
 from chicle_elastic.settings import environment_of_task
 
-LAST_S = 1.0  # how long a task whose channel is gone may take to end before the next one starts
+POLL_S = 0.2  # how often to look whether the task has ended where no descriptor says so
 
 
 class ProcessAgent(NodeAgent):
@@ -29,19 +31,27 @@ class ProcessAgent(NodeAgent):
         self._role, self._max_restarts = task_options.role, restarts
         self._output = TaskOutput(task_options, entry.run_id)
         self._process: subprocess.Popen[bytes] | None = None
+        self._watched = contextlib.ExitStack()
 
-    def start_task(self, *, is_restart: bool = False) -> int:
-        """Start the task, before and independently of any round; no task may be running. Returns its process id."""
+    def start_task(
+        self, *, started: Callable[[int], object], ended: Callable[[], object], is_restart: bool = False
+    ) -> None:
+        """Have the task started by a worker thread, which may wait for a disk, before and independently of any round;
+        no task may be running."""
         self.restarts_left -= is_restart
         self.memory_kills = MemoryKills()
-        return self.spawn_task()
+
+        def then(future: "Future[int]") -> None:
+            pid = future.result()
+            started(pid)
+            self._watch_end(pid, ended)
+
+        self._loop.work(self.spawn_task, then)
 
     def spawn_task(self) -> int:
-        """Start a process; a subclass that overrides this overrides `task_exit` and `stop_task` as well. Returns its
+        """Start a process; a subclass that overrides this overrides `task_exit` and `signal_task` as well. Returns its
         process id. Raises UsageError when the program or a folder for its output is not there."""
         environment = environment_of_task(self.task_environment())
-        if self.task_exit(LAST_S) is None:  # the channel of the last task is gone: it ends, or it hangs
-            self.stop_task(number=signal.SIGKILL, grace_s=LAST_S)
         with self._output.open(environment) as (stdout, stderr):
             # A session of its own: Ctrl-C in the terminal of the agent ends the task by way of the agent.
             self._process = subprocess.Popen(
@@ -75,12 +85,30 @@ class ProcessAgent(NodeAgent):
             return TaskEnd(code, self._process.pid, self._output.error_file)
         return None
 
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
-        """End the task and its processes with a signal, after the grace period by SIGKILL. Does nothing when none
-        runs."""
-        for number_now in (number, signal.SIGKILL):
-            if self._process is not None and self._process.poll() is None:
-                os.killpg(self._process.pid, number_now)  # its session: it has not been waited for, so the id is its
-                self.task_exit(grace_s)
-        self._output.end()
-        self._process = None
+    def signal_task(self, number: signal.Signals) -> None:
+        """Send a signal to the task and its processes; to nobody when none runs."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, number)  # its session: it has not been waited for, so the id is its
+
+    def stop_task(self) -> None:
+        """End the task, and print what it has still written."""
+        super().stop_task()
+        self._watched.close()
+        self._output.close()
+
+    def _watch_end(self, pid: int, ended: Callable[[], object]) -> None:
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:  # it has ended, or Linux is older than 5.3
+            self._look_for_end(ended)
+        else:
+            self._watched.callback(os.close, fd)
+            self._watched.callback(self._loop.forget, fd)
+            self._loop.watch(fd, functools.partial(self._look_for_end, ended))
+
+    def _look_for_end(self, ended: Callable[[], object]) -> None:
+        self._watched.close()
+        if self.task_exit() is None:
+            self._loop.later(POLL_S, functools.partial(self._look_for_end, ended))
+        else:
+            ended()

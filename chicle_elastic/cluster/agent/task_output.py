@@ -54,7 +54,7 @@ class TaskOutput:
         self._options, self._run_id = options, run_id
         self._folder: Path | None = None
         self._plugin = None if options.logs_specs is None else _load_plugin(options)
-        self._following = contextlib.ExitStack()
+        self._following: list[tuple[threading.Event, threading.Thread]] = []
 
     @contextlib.contextmanager
     def open(self, environment: dict[str, str]) -> Iterator[tuple[TextIO | None, TextIO | None]]:
@@ -75,8 +75,16 @@ class TaskOutput:
             raise UsageError(f"the task or its log files: {error}; look at --log-dir and the script") from error
 
     def end(self) -> None:
-        """Print what the task has still written, and close its files."""
-        self._following.close()
+        """Have what the task has still written printed. Never waits: nobody may read the console."""
+        for has_ended, _ in self._following:
+            has_ended.set()
+
+    def close(self) -> None:
+        """Print what all tasks have still written, and close their files."""
+        self.end()
+        for _, thread in self._following:
+            thread.join()
+        self._following.clear()
 
     def _destinations(self, environment: dict[str, str]) -> Destinations:
         options = self._options
@@ -116,9 +124,9 @@ class TaskOutput:
 
     def _follow(self, path: str, console: TextIO, filtered: str, texts: Sequence[str]) -> None:
         copy = contextlib.nullcontext() if not texts else _Copy(filtered)
-        self._following.enter_context(copy)
         if not path:
-            return
+            with copy:
+                return
 
         def tell(line: str) -> None:
             with contextlib.suppress(OSError, ValueError):  # nobody reads the console any more
@@ -127,11 +135,15 @@ class TaskOutput:
             if isinstance(copy, _Copy) and any(text in line for text in texts):
                 copy.write(self._options.prefix + line)
 
+        def follow() -> None:
+            with copy:
+                tell_lines(path, tell, has_ended)
+
         has_ended = threading.Event()
-        thread = threading.Thread(target=tell_lines, args=(path, tell, has_ended), name="chicle-tee", daemon=True)
+        thread = threading.Thread(target=follow, name="chicle-tee", daemon=True)
         thread.start()
-        self._following.callback(thread.join)
-        self._following.callback(has_ended.set)
+        self._following = [(ended, before) for ended, before in self._following if before.is_alive()]
+        self._following.append((has_ended, thread))
 
 
 class _Copy:

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 
 from chicle_elastic.cluster.agent.node_protocols import Launcher
-from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.event_loop import EventLoop, Timer
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.runtime.control import messages as control
@@ -21,8 +21,7 @@ from chicle_elastic.transports.unix_frames import NotReadingError
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.2
-"""How often to check whether a task has died before its hello; afterwards its channel shows the death at once."""
+LAST_S = 1.0  # how long a task whose channel is gone may take to end before it is killed, and the next one starts
 
 
 class TaskSupervisor:
@@ -51,19 +50,24 @@ class TaskSupervisor:
         self._channel: Channel | None = None
         self._is_greeted = self._has_said_goodbye = False
         self._is_closed = False
+        self._is_alive = False  # from the order to start a process until it has ended, also without a channel
+        self._next: Callable[[], object] | None = None  # starts the next task when this process has ended
+        self._kill: Timer | None = None
 
     def start(self, *, is_restart: bool = False) -> None:
-        """Start a task."""
-        self._has_said_goodbye = False
-        self._welcome = dataclasses.replace(self._welcome, is_restart=is_restart)
-        self.pid = self._processes.start_task(is_restart=is_restart)
-        hit("task.spawned", pid=self.pid)
-        self._loop.later(POLL_S, self._look_for_early_end)
+        """Start a task as soon as the one before, which may take `LAST_S`, has ended. Never waits."""
+        self._next = functools.partial(self._start, is_restart)
+        if not self._is_alive:
+            self._start_next()
+        elif self._kill is None:
+            end = functools.partial(self._processes.signal_task, signal.SIGKILL)
+            self._kill = self._loop.later(LAST_S, end)
 
     def replace(self) -> None:
         """Kill the task, which works for a job that is over, and start another one."""
         self._hang_up()
-        self._processes.stop_task(number=signal.SIGKILL, grace_s=1.0)
+        self.pid = 0
+        self._processes.signal_task(signal.SIGKILL)
         self.start()
 
     @property
@@ -143,18 +147,48 @@ class TaskSupervisor:
             self.has_failed = message.traceback
         self._on_message(message)
 
-    def _look_for_early_end(self) -> None:
-        if self._is_closed or self._channel is not None or not self.pid:
+    def _start_next(self) -> None:
+        start, self._next = self._next, None
+        if start is not None and not self._is_closed:
+            start()
+
+    def _start(self, is_restart: bool) -> None:
+        self._has_said_goodbye = False
+        self._welcome = dataclasses.replace(self._welcome, is_restart=is_restart)
+        self._is_alive = True
+        self._loop.forget(self._listener)  # nobody is accepted before the process id is known
+        # At the end of the turn: in the same one, the last connection of the process is accepted.
+        ended = functools.partial(self._loop.soon, self._has_ended)
+        self._processes.start_task(started=self._has_started, ended=ended, is_restart=is_restart)
+
+    def _has_started(self, pid: int) -> None:
+        if self._is_closed:
             return
-        if self._processes.task_exit() is not None:
+        hit("task.spawned", pid=pid)
+        if self._next is None:
+            self.pid = pid
+            self._loop.watch(self._listener, self._accept)
+        else:  # it was to be replaced before it was there
+            self._processes.signal_task(signal.SIGKILL)
+
+    def _has_ended(self) -> None:
+        """The process is gone: its channel, which a process of its own may hold open, says nothing any more."""
+        self._is_alive = False
+        if self._kill is not None:
+            self._kill.cancel()
+            self._kill = None
+        if self._is_closed:
+            return
+        self._read()
+        if self.pid and not self._is_alive:
             self._end()
-        else:
-            self._loop.later(POLL_S, self._look_for_early_end)
+        elif not self._is_alive:
+            self._start_next()
 
     def _end_deaf(self, pid: int) -> None:
         """End the task that does not read, unless it has ended, or another one runs by now."""
         if self._channel is None and self.pid == pid and not self._is_closed:
-            self._processes.stop_task(number=signal.SIGKILL, grace_s=1.0)
+            self._processes.signal_task(signal.SIGKILL)
             self._end()
 
     def _end(self) -> None:

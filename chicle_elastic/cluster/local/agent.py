@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from chicle_elastic.cluster.agent.node import Node
 from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, NodeAgent, exit_code_of_error
 from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.local.messages import Connection, Received
-from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.event_loop import EventLoop, Timer
 from chicle_elastic.cluster.options import DEFAULT_RESTARTS, NodeOptions
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.store import StoreServer
@@ -113,24 +113,25 @@ class LocalAgent(NodeAgent):
         self._node: Node | None = None
         self._pid = 0
         self._code: int | None = None
+        self._started: Callable[[int], object]  # these three from `start_task` on
+        self._ended: Callable[[], object]
+        self._patience: Timer
 
     def begins(self, loop: EventLoop, node: Node) -> None:
         """Listen to the server, too."""
         self._node = node
         loop.watch(self._line, self._listen)
 
-    def start_task(self, *, is_restart: bool = False) -> int:
-        """Ask the server for a task; returns its process id. Raises PeerLostError when the server does not answer."""
+    def start_task(
+        self, *, started: Callable[[int], object], ended: Callable[[], object], is_restart: bool = False
+    ) -> None:
+        """Ask the server for a task. PeerLostError is raised in the loop when the server does not answer."""
         self.restarts_left -= is_restart
         self.memory_kills = MemoryKills()
         self._pid, self._code = 0, None
+        self._started, self._ended = started, ended
         self._line.send("task", control=self._control, max_nodes=self._entry.max_nodes)
-        while not self._pid:
-            said = self._line.receive(FORK_TIMEOUT_S)
-            if said is None:
-                raise PeerLostError(f"the server of the local cluster has forked no task within {FORK_TIMEOUT_S:g} s")
-            self._hear(said)
-        return self._pid
+        self._patience = self._loop.later(FORK_TIMEOUT_S, self._give_up)
 
     def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """How the task ended, or None when it still runs after `timeout_s` seconds, or none was started."""
@@ -142,14 +143,14 @@ class LocalAgent(NodeAgent):
             self._hear(said)
         return None if self._code is None else TaskEnd(self._code)
 
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
-        """End the task with a signal, after the grace period by SIGKILL. Does nothing when none runs."""
-        for number_now, wait_s in ((number, grace_s), (signal.SIGKILL, grace_s)):
-            if self._pid and self._code is None:
-                with contextlib.suppress(ConnectionError):  # without its server nothing here goes on
-                    self._line.send("signal", number=int(number_now))
-                self.task_exit(wait_s)
-        self._pid = 0
+    def signal_task(self, number: signal.Signals) -> None:
+        """Have the server send a signal to the task; to nobody when none runs."""
+        if self._pid and self._code is None:
+            with contextlib.suppress(ConnectionError):  # without its server nothing here goes on
+                self._line.send("signal", number=int(number))
+
+    def _give_up(self) -> None:
+        raise PeerLostError(f"the server of the local cluster has forked no task within {FORK_TIMEOUT_S:g} s")
 
     def _listen(self) -> None:
         for said in self._line.read():
@@ -158,8 +159,11 @@ class LocalAgent(NodeAgent):
     def _hear(self, said: Received) -> None:
         if said.kind == "forked":
             self._pid = said.fields["pid"]
+            self._patience.cancel()
+            self._started(self._pid)
         elif said.kind == "ended" and said.fields["pid"] == self._pid:
             self._code = said.fields["code"]
+            self._ended()
         elif said.kind == "stop" and self._node is not None:
             self._node.stop(said.fields["reason"])
         elif said.kind == "offered" and isinstance(self.resources, LocalResourceLink):

@@ -94,7 +94,7 @@ class EventLoop(Closing):
         """Seconds on the loop's clock."""
         return self.clock.now()
 
-    def watch(self, source: HasFileno, on_ready: Callable[[], object], *, writing: bool = False) -> None:
+    def watch(self, source: HasFileno | int, on_ready: Callable[[], object], *, writing: bool = False) -> None:
         """Call `on_ready` whenever the descriptor is readable, or also writable; replaces an earlier watch."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
         try:
@@ -102,7 +102,7 @@ class EventLoop(Closing):
         except KeyError:
             self._selector.register(source, events, on_ready)
 
-    def forget(self, source: HasFileno) -> None:
+    def forget(self, source: HasFileno | int) -> None:
         """Stop watching a descriptor; call it before the descriptor is closed. May be called again."""
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(source)

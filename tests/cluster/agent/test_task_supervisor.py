@@ -48,20 +48,19 @@ with Channel.connect(sys.argv[1]) as channel:
 class Processes:
     """Starts the task above; a launcher for tasks, as the supervisor knows it."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, loop: EventLoop) -> None:
+        self.address, self.loop = address, loop
         self.all: list[subprocess.Popen[bytes]] = []
 
-    def start_task(self, *, is_restart: bool = False) -> int:
+    def start_task(
+        self, *, started: Callable[[int], object], ended: Callable[[], object], is_restart: bool = False
+    ) -> None:
         self.all.append(subprocess.Popen([sys.executable, "-c", TASK, self.address]))
-        return self.all[-1].pid
+        started(self.all[-1].pid)
+        self.loop.work(lambda: self.all[-1].wait(timeout_s(30)), lambda _: ended())
 
-    def task_exit(self, timeout_s: float = 0.0) -> object | None:
-        return self.all[-1].poll()
-
-    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+    def signal_task(self, number: signal.Signals) -> None:
         self.all[-1].send_signal(number)
-        self.all[-1].wait(timeout_s(10))
 
 
 class Stage:
@@ -72,7 +71,7 @@ class Stage:
         self.gone: list[bool] = []
         self.said: list[control.Message] = []
         address = new_address()
-        self.processes = Processes(address)
+        self.processes = Processes(address, loop)
         self.task = TaskSupervisor(
             loop,
             address,
@@ -104,7 +103,6 @@ def stage() -> Iterator[Stage]:
         stage.task.close()
         for process in stage.processes.all:
             process.kill()
-            process.wait(timeout_s(10))
 
 
 def attach(number: int) -> control.Attach:
@@ -170,6 +168,6 @@ def test_a_task_that_never_reads_is_ended(stage: Stage, monkeypatch: pytest.Monk
     assert stage.gone == []
     stage.turn_until(lambda: bool(stage.gone))
     assert stage.gone == [False]
-    assert stage.processes.all[-1].returncode == -signal.SIGKILL
+    assert stage.processes.all[-1].wait(timeout_s(10)) == -signal.SIGKILL
     assert stage.processes.all[-1].pid == pid
     stage.task.send(control.Exit())  # there is no task

@@ -260,7 +260,7 @@ def test_a_full_disk_takes_lines_from_the_file_of_the_filters_alone(
     with mock.patch.object(output, "_destinations", return_value=to), output.open({}) as (stdout, _):
         assert stdout is not None
         stdout.write("apple 1\napple 2\n")
-    output.end()
+    output.close()
     assert capsys.readouterr().out == ">apple 1\n>apple 2\n"
     assert caplog.messages == ["/dev/full gets no more lines: [Errno 28] No space left on device"]
 
