@@ -2,20 +2,30 @@
 
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from chicle_elastic.cluster.agent import task_supervisor
+from chicle_elastic.cluster.agent.process_agent import ProcessAgent
 from chicle_elastic.cluster.agent.task_supervisor import TaskSupervisor
 from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.options import NodeOptions
+from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.cluster.task_options import TaskOptions
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.control import channel as control_channel
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.control.channel import Channel, new_address
+from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.unix_frames import Limits
 from tests.cluster.loops import turn_until
 from tests.timeouts import timeout_s
@@ -171,3 +181,72 @@ def test_a_task_that_never_reads_is_ended(stage: Stage, monkeypatch: pytest.Monk
     assert stage.processes.all[-1].wait(timeout_s(10)) == -signal.SIGKILL
     assert stage.processes.all[-1].pid == pid
     stage.task.send(control.Exit())  # there is no task
+
+
+HANGS = """
+import os, signal, socket, time
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.control.channel import Channel
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("x" * 1_000_000, flush=True)
+channel = Channel.connect(os.environ["CHICLE_CONTROL"])
+channel.send(control.Hello(pid=os.getpid()))
+if not os.fork():
+    signal.sigwait([signal.SIGUSR1])  # a process of the task holds its output and its channel open
+    os._exit(0)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    channel.shut_down()  # no message any more, though the descriptors are open
+time.sleep(600)
+"""
+
+
+def test_the_loop_answers_while_a_task_does_not_end_and_nobody_reads_the_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task has lost its channel and ignores SIGTERM; a process of its own holds its channel and its output open; it
+    has printed more than the console takes. The loop waited for the end of the task, then for the console."""
+    monkeypatch.setattr(task_supervisor, "LAST_S", 1e6)
+    node, gone, pids = NodeId("n0"), list[bool](), list[int]()
+    store, secret = StoreConnection("127.0.0.1:1"), JobSecret(bytes(32))
+    entry = JobEntry(store, run_id="job", node=node, secret=secret, min_nodes=1, max_nodes=1)
+    options = TaskOptions(command=(sys.executable, "-c", HANGS), title="", log_dir=str(tmp_path), tee=1)
+    console, full = os.pipe()
+    ours, peer = socket.socketpair()
+    with ours, peer, open(console, "rb") as reader, open(full, "w") as stdout, EventLoop() as loop:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        agent = ProcessAgent(
+            entry=entry, options=NodeOptions(node=node, secret_file=None), task_options=options, restarts=1
+        )
+        agent._loop = loop
+        welcome = control.Welcome(node=node)
+        task = TaskSupervisor(
+            loop, agent._control, agent, welcome=welcome, on_message=lambda _: None, on_gone=gone.append
+        )
+        loop.watch(ours, lambda: ours.sendall(ours.recv(1)))
+        try:
+            task.start()
+            turn_until(lambda: task.pid, loop)
+            pids.append(task.pid)
+            turn_until(lambda: gone, loop)
+            task.start(is_restart=True)
+            os.kill(pids[0], signal.SIGTERM)
+            for _ in range(100):
+                peer.sendall(b"?")
+                turn_until(lambda: select.select([peer], [], [], 0)[0], loop)
+                assert peer.recv(1) == b"?"
+            assert agent.task_exit() is None
+            os.kill(pids[0], signal.SIGKILL)
+            turn_until(lambda: task.is_connected, loop)
+            pids.append(task.pid)
+            os.kill(pids[1], signal.SIGKILL)
+            turn_until(lambda: len(gone) == 2, loop)
+        finally:
+            reading = threading.Thread(target=reader.read)  # or the end of the agent waits for it
+            reading.start()
+            task.close()
+            for pid in pids:
+                os.killpg(pid, signal.SIGKILL)  # what is left of their sessions
+            agent.stop_task()
+            stdout.close()
+            reading.join()
