@@ -30,10 +30,11 @@ class Stock:
 
     def __init__(self, owned: Movable, nodes: Iterable[NodeId], rng: np.random.Generator) -> None:
         self._owned = owned
-        self.owner_of, self.least_of = owned.owner_of, owned.least_of  # they know nothing of what was taken since
+        # They know nothing of what was taken since.
+        self.owner_of, self.least_of, self.info = owned.owner_of, owned.least_of, owned.info
         self._places = {node: place for place, node in enumerate(nodes)}
         self._seed = int(rng.integers(1 << 62))
-        self._drawn: dict[NodeId, list[ChunkInfo]] = {}
+        self._drawn: dict[NodeId, list[ChunkId]] = {}
 
     def __iter__(self) -> Iterator[NodeId]:
         return iter(self._places)
@@ -41,12 +42,13 @@ class Stock:
     def __contains__(self, node: object) -> bool:
         return node in self._places
 
-    def __getitem__(self, node: NodeId) -> list[ChunkInfo]:
-        """Chunks of a node in the order in which they go; the list is the stock's own, and changes with it."""
+    def __getitem__(self, node: NodeId) -> list[ChunkId]:
+        """Chunks of a node, those that go first at the end: a list of a million gives only its end away at no cost.
+        It is the stock's own, and changes with it."""
         if node not in self._drawn:
             rng = np.random.default_rng([self._seed, self._places[node]])
-            infos = self._owned.get(node, ())
-            self._drawn[node] = [infos[index] for index in rng.permutation(len(infos)).tolist()]
+            chunks = np.array(self._owned.chunks_of(node), dtype=np.int64)
+            self._drawn[node] = chunks[rng.permutation(len(chunks))[::-1]].tolist()
         return self._drawn[node]
 
 
@@ -91,13 +93,15 @@ class Balance:
         room_bytes = target.room_bytes
         if room_bytes is not None and room_bytes < self._stock.least_of(source)[1] and not target.ahead:
             return None
-        for place, info in enumerate(self._stock[source]):
+        stock = self._stock[source]
+        for place in range(len(stock) - 1, -1, -1):
+            info = self._stock.info(stock[place])
             if 0 < info.num_rows < end and target.can_take(info):
                 return place
         return None
 
     def _move(self, source: NodeId, target: NodeCapacity, place: int) -> tuple[ChunkId, NodeId, NodeId]:
-        info = self._stock[source].pop(place)
+        info = self._stock.info(self._stock[source].pop(place))
         target.take(info)
         self._change(source, -info.num_rows)
         self._change(target.node, info.num_rows)

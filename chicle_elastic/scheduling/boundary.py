@@ -192,7 +192,7 @@ class Boundary:
         if not eligible:
             return None
         target = min(eligible, key=lambda candidate: candidate.num_rows).node
-        self._precopies.take(lease.chunk, target)
+        self._precopies.take([(lease.chunk, target)])
         return target
 
     def flaw(self, proposal: Proposal) -> str | None:
@@ -393,12 +393,10 @@ class Boundary:
             self._leave(node)
 
     def _order_copies(self, placed: Iterable[tuple[ChunkId, NodeId]]) -> None:
-        for chunk, target in placed:
-            source = self._ledger.owner(chunk)
-            assert source is not None
-            self._precopies.take(chunk, target)
-            self._leases.order(chunk, source, target, round=self._members.round)
-            self._num_ordered += 1
+        orders = list(placed)
+        self._precopies.take(orders)
+        self._leases.order(orders, round=self._members.round)
+        self._num_ordered += len(orders)
 
     def _eligible(self, *, for_loads: bool = False) -> list[plan.NodeCapacity]:
         """Seats as plans see them, chunks on their way counted at their targets.

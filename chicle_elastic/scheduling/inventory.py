@@ -103,7 +103,7 @@ class Inventory:
             return
         self._emit(Log(text=f"{node} holds a newer state of chunk {chunk} than {owner} and owns it now"))
         self._emit(CommitChunk(chunk=chunk, source=owner, target=node, round=round))
-        if self._ledger.commit(chunk, node, round=round, iteration=version.iteration):
+        if self._ledger.commit([chunk], node, round=round, iteration=version.iteration):
             self._emit(FreeChunk(chunk=chunk, node=owner, round=round))
 
     def _take_away_unreported(self, event: InventoryReported, *, is_running: bool) -> None:

@@ -10,15 +10,17 @@ it is the newest copy there is and settle makes the target the owner. The target
 lease is abandoned, and what arrives is freed. At most one lease per chunk, so a source is never read for two.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import CommitChunk, CopyChunk, Effect, FreeChunk, Log
+from chicle_elastic.scheduling.events import ChunksCopied
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
-from chicle_elastic.values import StateVersion
+from chicle_elastic.values import ChunkInfo, StateVersion
 
 
 class LeaseState(Enum):
@@ -56,11 +58,17 @@ class Leases:
     stuck: dict[ChunkId, str] = field(default_factory=dict)
     _answered: dict[ChunkId, None] = field(default_factory=dict)
 
-    def order(self, chunk: ChunkId, source: NodeId, target: NodeId, *, round: int) -> None:
-        """Ask for a copy; the target must have room and no copy of the chunk."""
-        self.in_flight[chunk] = Lease(chunk=chunk, source=source, target=target, round=round)
-        self._ledger.hold(target, chunk, Phase.COPYING)
-        self._emit(CopyChunk(chunk=chunk, source=source, target=target, round=round))
+    def order(self, orders: Iterable[tuple[ChunkId, NodeId]], *, round: int) -> None:
+        """Ask for copies, by (chunk, target) of each; the target must have room and no copy of the chunk."""
+        infos: dict[NodeId, list[ChunkInfo]] = {}
+        for chunk, target in orders:
+            source = self._ledger.owner(chunk)
+            assert source is not None
+            self.in_flight[chunk] = Lease(chunk=chunk, source=source, target=target, round=round)
+            infos.setdefault(target, []).append(self._ledger.info(chunk))
+            self._emit(CopyChunk(chunk=chunk, source=source, target=target, round=round))
+        for target, copied in infos.items():
+            self._ledger.hold_all(target, copied, Phase.COPYING)
 
     def match(self, chunk: ChunkId, source: NodeId, target: NodeId, round: int) -> Lease | None:
         """The lease that an answer belongs to; None for a late answer, or one to an order of an earlier life."""
@@ -70,11 +78,19 @@ class Leases:
         same = (lease.source, lease.target, lease.round) == (source, target, round)
         return lease if same else None
 
-    def copied(self, lease: Lease) -> None:
-        """The target holds a verified copy."""
-        lease.state = LeaseState.COPIED
-        self._ledger.hold(lease.target, lease.chunk, Phase.COPIED)
-        self._answered[lease.chunk] = None
+    def copied(self, event: ChunksCopied) -> list[ChunkId]:
+        """The target holds verified copies. Returns those that answer no order."""
+        answers, strays = list[ChunkId](), list[ChunkId]()
+        for chunk in event.chunks:
+            lease = self.match(chunk, event.source, event.target, event.round)
+            if lease is not None:
+                lease.state = LeaseState.COPIED
+                answers.append(chunk)
+            else:
+                strays.append(chunk)
+        self._answered.update(dict.fromkeys(answers))
+        self._ledger.hold_all(event.target, self._ledger.infos(answers), Phase.COPIED)
+        return strays
 
     def failed(self, lease: Lease, reason: str) -> None:
         """The copy did not arrive whole; the target keeps nothing of it."""
@@ -84,18 +100,14 @@ class Leases:
 
     def settle(self, *, round: int, find_target: Callable[[Lease], NodeId | None]) -> None:
         """At a boundary: commit what is copied, ask again for what failed."""
-        for chunk in self._answered:
-            lease = self.in_flight.pop(chunk)
-            if lease.state is LeaseState.FAILED:
-                self._settle_failed(lease, round, find_target)
-            elif lease.is_abandoned:
-                free(self._ledger, self._emit, lease.target, chunk, round=round)
-            elif lease.source_lost:
-                self._emit(CommitChunk(chunk=chunk, source=lease.source, target=lease.target, round=round))
-                version = StateVersion(round, self._ledger.version(chunk).iteration)
-                self._ledger.adopt(chunk, lease.target, version=version)
-            else:
-                self._commit(lease, round)
+        answered = [self.in_flight[chunk] for chunk in self._answered]
+        for pair, together in itertools.groupby(answered, _pair_of):
+            if pair is not None:
+                self._commit(*pair, [self.in_flight.pop(lease.chunk).chunk for lease in together], round)
+                continue
+            for lease in together:
+                del self.in_flight[lease.chunk]
+                self._settle(lease, round, find_target)
         self._answered.clear()
 
     def abandon_to(self, node: NodeId) -> None:
@@ -130,10 +142,22 @@ class Leases:
             lease.source_lost = True
             lease.is_abandoned = False
 
-    def _commit(self, lease: Lease, round: int) -> None:
-        self._emit(CommitChunk(chunk=lease.chunk, source=lease.source, target=lease.target, round=round))
-        if self._ledger.commit(lease.chunk, lease.target, round=round):
-            self._emit(FreeChunk(chunk=lease.chunk, node=lease.source, round=round))
+    def _commit(self, source: NodeId, target: NodeId, chunks: list[ChunkId], round: int) -> None:
+        is_to_be_freed = self._ledger.commit(chunks, target, round=round)
+        for chunk in chunks:
+            self._emit(CommitChunk(chunk=chunk, source=source, target=target, round=round))
+            if is_to_be_freed:
+                self._emit(FreeChunk(chunk=chunk, node=source, round=round))
+
+    def _settle(self, lease: Lease, round: int, find_target: Callable[[Lease], NodeId | None]) -> None:
+        if lease.state is LeaseState.FAILED:
+            self._settle_failed(lease, round, find_target)
+        elif lease.is_abandoned:
+            free(self._ledger, self._emit, lease.target, lease.chunk, round=round)
+        else:
+            self._emit(CommitChunk(chunk=lease.chunk, source=lease.source, target=lease.target, round=round))
+            version = StateVersion(round, self._ledger.version(lease.chunk).iteration)
+            self._ledger.adopt(lease.chunk, lease.target, version=version)
 
     def _settle_failed(self, lease: Lease, round: int, find_target: Callable[[Lease], NodeId | None]) -> None:
         chunk, source, target = lease.chunk, lease.source, lease.target
@@ -168,5 +192,11 @@ class Leases:
 
 def free(ledger: Ledger, emit: Callable[[Effect], None], node: NodeId, chunk: ChunkId, *, round: int) -> None:
     """Order a copy to be freed that the node holds and does not own."""
-    if ledger.void(node, chunk, round=round):
+    if ledger.void(node, [chunk], round=round):
         emit(FreeChunk(chunk=chunk, node=node, round=round))
+
+
+def _pair_of(lease: Lease) -> tuple[NodeId, NodeId] | None:
+    """Return (source, target) of a copy that the owner gives away; None where something came in between."""
+    is_plain = lease.state is LeaseState.COPIED and not lease.is_abandoned and not lease.source_lost
+    return (lease.source, lease.target) if is_plain else None

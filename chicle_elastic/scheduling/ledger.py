@@ -6,7 +6,7 @@ merge touches no chunk.
 """
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -34,14 +34,15 @@ class ChunkEntry:
 class Movable(Mapping[NodeId, list[ChunkInfo]]):
     """Chunks that some nodes own and that may be moved, by owner; those of a node are looked up when asked for."""
 
-    def __init__(self, ledger: "Ledger", nodes: Iterable[NodeId], going: Container[ChunkId]) -> None:
+    def __init__(self, ledger: "Ledger", nodes: Iterable[NodeId], going: Collection[ChunkId]) -> None:
         self._ledger, self._going = ledger, going
+        self.info: Callable[[ChunkId], ChunkInfo] = ledger.info
         self._nodes = dict.fromkeys(nodes)
 
     def __getitem__(self, node: NodeId) -> list[ChunkInfo]:
         if node not in self._nodes:
             raise KeyError(node)
-        return self._ledger.infos(chunk for chunk in self._ledger.owned_by(node) if chunk not in self._going)
+        return self._ledger.infos(self.chunks_of(node))
 
     def __iter__(self) -> Iterator[NodeId]:
         return iter(self._nodes)
@@ -51,6 +52,11 @@ class Movable(Mapping[NodeId, list[ChunkInfo]]):
 
     def __contains__(self, node: object) -> bool:
         return node in self._nodes
+
+    def chunks_of(self, node: NodeId) -> Sequence[ChunkId]:
+        """Chunks of a node, ascending: to look at each of a million takes many times as long as to know its number."""
+        owned = self._ledger.owned_by(node)
+        return [chunk for chunk in owned if chunk not in self._going] if self._going else owned
 
     def owner_of(self, chunk: ChunkId) -> NodeId | None:
         """Whose the chunk is; None if it may not be moved."""
@@ -182,25 +188,34 @@ class Ledger:
     # Copies.
 
     def hold(self, node: NodeId, chunk: ChunkId, phase: Phase | None) -> None:
-        """Write down a copy, new or in a new phase, or that there is none any more. Becoming OWNED has its own
-        methods."""
-        if self.node_chunks[node].put(self._entries[chunk].info, phase) is Phase.FREEING and phase is not Phase.FREEING:
-            del self.freeing[node, chunk]
+        """Write down a copy as `hold_all` does."""
+        self.hold_all(node, [self._entries[chunk].info], phase)
 
-    def hold_all(self, node: NodeId, infos: Sequence[ChunkInfo], phase: Phase) -> None:
-        """Write down copies of several chunks on a node, as `hold` does."""
-        if not self.node_chunks[node].put_all(infos, phase):
+    def hold_all(self, node: NodeId, infos: Sequence[ChunkInfo], phase: Phase | None) -> None:
+        """Write down copies of different chunks, new or in a new phase, or that there are none any more. Becoming OWNED
+        has its own methods."""
+        if not infos:
+            return
+        held, chunks = self.node_chunks[node], [info.id for info in infos]
+        olds = list(map(held.copies.get, chunks))
+        if olds.count(olds[0]) < len(olds):
             for info in infos:
-                self.hold(node, info.id, phase)
+                self.hold_all(node, [info], phase)
+            return
+        held.put(infos, chunks, olds[0], phase)
+        if olds[0] is Phase.FREEING and phase is not Phase.FREEING:
+            for chunk in chunks:
+                del self.freeing[node, chunk]
 
-    def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> bool:
-        """A copy is worth nothing any more. Returns whether it is to be freed, in `round`; not where the node leaves
-        anyway."""
+    def void(self, node: NodeId, chunks: Sequence[ChunkId], *, round: int) -> bool:
+        """Copies are worth nothing any more. Returns whether they are to be freed, in `round`; not where the node
+        leaves anyway."""
+        infos = self.infos(chunks)
         if self.node_chunks[node].is_closing:
-            self.drop(node, chunk)
+            self.hold_all(node, infos, None)
             return False
-        self.hold(node, chunk, Phase.FREEING)
-        self.freeing[node, chunk] = round
+        self.hold_all(node, infos, Phase.FREEING)
+        self.freeing.update(((node, chunk), round) for chunk in chunks)
         return True
 
     def drop(self, node: NodeId, chunk: ChunkId) -> None:
@@ -230,25 +245,27 @@ class Ledger:
         self.hold_all(node, infos, Phase.OWNED)
         self.node_chunks[node].added.update(dict.fromkeys(chunks))
 
-    def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:
-        """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on. Returns
-        whether the old owner's copy is to be freed.
+    def commit(self, chunks: Sequence[ChunkId], target: NodeId, *, round: int, iteration: int | None = None) -> bool:
+        """Move the ownership of chunks of one node to the whole copies on `target`; the copies of the old owner are
+        void from now on. Returns whether those are to be freed.
 
         Args:
-            iteration: Last merged iteration in the state of that copy; None when it is a copy of the owner's.
+            iteration: Last merged iteration in the state of these copies; None when they are copies of the owner's.
         """
-        entry = self._entries[chunk]
-        source = entry.owner
+        merged, source = self.merged, self._entries[chunks[0]].owner
         assert source is not None
-        if iteration is None:
-            iteration = entry.version.iteration if entry.versioned_at == self.merged else self.merged
-        else:
-            self.must_rebuild = True
-        entry.version = _shared_version(round, iteration)
-        entry.versioned_at = self.merged
-        self._take(chunk)
-        is_to_be_freed = self.void(source, chunk, round=round)
-        self._give(chunk, target)
+        self.must_rebuild = self.must_rebuild or iteration is not None
+        for chunk in chunks:
+            entry = self._entries[chunk]
+            assert entry.owner == source, f"chunk {chunk} is not of {source}"
+            state_of = entry.version.iteration if entry.versioned_at == merged else merged
+            entry.version = _shared_version(round, state_of if iteration is None else iteration)
+            entry.shares = self._shares(entry)
+            entry.owner, entry.versioned_at, entry.owned_since = target, merged, merged
+        self.node_chunks[source].note_removed(chunks)
+        is_to_be_freed = self.void(source, chunks, round=round)
+        self.hold_all(target, self.infos(chunks), Phase.OWNED)
+        self.node_chunks[target].added.update(dict.fromkeys(chunks))
         return is_to_be_freed
 
     def lose(self, chunk: ChunkId, *, in_flight: bool) -> None:
@@ -313,19 +330,13 @@ class Ledger:
         assert entry.owner is None, f"chunk {chunk} has an owner"
         entry.owner, entry.owned_since = node, self.merged
         del self._missing[chunk]
-        held = self.node_chunks[node]
-        if held.put(entry.info, Phase.OWNED) is Phase.FREEING:
-            del self.freeing[node, chunk]
-        held.added[chunk] = None
+        self.hold(node, chunk, Phase.OWNED)
+        self.node_chunks[node].added[chunk] = None
 
     def _take(self, chunk: ChunkId) -> None:
         entry = self._entries[chunk]
         assert entry.owner is not None
-        held = self.node_chunks[entry.owner]
-        if chunk in held.added:
-            del held.added[chunk]  # its task never heard of it, or heard that it went
-        else:
-            held.removed[chunk] = None
+        self.node_chunks[entry.owner].note_removed([chunk])
         entry.shares = self._shares(entry)
         entry.owner = None
         self._missing[chunk] = None

@@ -15,6 +15,7 @@ On a node that is being closed nothing is freed: a void copy is (nothing) at onc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
@@ -63,58 +64,41 @@ class NodeChunks:
         """Bytes that are neither used nor reserved; None for no limit."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
 
-    def put_all(self, infos: Sequence[ChunkInfo], new: Phase) -> bool:
-        """Put copies here, or from one phase, that is theirs in common, into another one; as `put` for each of them.
-        Returns whether it was done; where it was not, they have to be put one by one."""
-        chunks = [info.id for info in infos]
-        olds = list(map(self.copies.get, chunks))
-        if not olds or olds.count(olds[0]) < len(olds) or olds[0] in (Phase.OWNED, Phase.FREEING):
-            return False
-        rows, sizes = [info.num_rows for info in infos], [info.size_bytes for info in infos]
-        was_promised, is_promised = olds[0] in PROMISED, new in PROMISED
-        if olds[0] is None:
-            self.used_bytes += sum(sizes)
-        if was_promised is not is_promised:
-            self.num_rows += sum(rows) if is_promised else -sum(rows)
-        self.copies.update(dict.fromkeys(chunks, new))
-        if new is Phase.OWNED:
-            self._set_least(min(rows), min(sizes))
-            self.owned.update(dict.fromkeys(chunks))
-            self.owned_rows += sum(rows)
-            self.owned_bytes += sum(sizes)
-        return True
-
-    def put(self, info: ChunkInfo, new: Phase | None) -> Phase | None:
-        """Put a copy here, into another phase, or (None) away. Returns the phase that it was in; None if it was not
-        here."""
-        chunk = info.id
-        old = self.copies.get(chunk)
+    def put(self, infos: Sequence[ChunkInfo], chunks: Sequence[ChunkId], old: Phase | None, new: Phase | None) -> None:
+        """Put copies, of which there is one at least, here or from one phase into another one, or (None) away."""
+        if old is new:
+            return
+        rows, sizes = sum(info.num_rows for info in infos), sum(info.size_bytes for info in infos)
+        self.used_bytes += sizes * ((old is None) - (new is None))
+        self.num_rows += rows * ((new in PROMISED) - (old in PROMISED))
         if new is None:
-            if old is None:
-                return None
-            del self.copies[chunk]
-            self.used_bytes -= info.size_bytes
+            _remove(self.copies, chunks)
         else:
-            if old is None:
-                self.used_bytes += info.size_bytes
-            self.copies[chunk] = new
-        was_promised, is_promised = old in PROMISED, new in PROMISED
-        if was_promised is not is_promised:
-            self.num_rows += info.num_rows if is_promised else -info.num_rows
-        if old is not new:
-            if old is Phase.OWNED:
-                del self.owned[chunk]
-                self.owned_rows -= info.num_rows
-                self.owned_bytes -= info.size_bytes
-            elif new is Phase.OWNED:
-                self._set_least(info.num_rows, info.size_bytes)
-                self.owned[chunk] = None
-                self.owned_rows += info.num_rows
-                self.owned_bytes += info.size_bytes
-        return old
+            self.copies.update(dict.fromkeys(chunks, new))
+        if old is Phase.OWNED:
+            _remove(self.owned, chunks)
+        elif new is Phase.OWNED:
+            self._set_least(min(info.num_rows for info in infos), min(info.size_bytes for info in infos))
+            self.owned.update(dict.fromkeys(chunks))
+        is_more = (new is Phase.OWNED) - (old is Phase.OWNED)
+        self.owned_rows += rows * is_more
+        self.owned_bytes += sizes * is_more
+
+    def note_removed(self, chunks: Sequence[ChunkId]) -> None:
+        """Note that chunks leave its possession."""
+        for chunk in chunks:
+            if chunk in self.added:
+                del self.added[chunk]  # its task never heard of it, or heard that it went
+            else:
+                self.removed[chunk] = None
 
     def _set_least(self, rows: int, size_bytes: int) -> None:
         if not self.owned:
             self.least_rows, self.least_bytes = rows, size_bytes
         elif rows < self.least_rows or size_bytes < self.least_bytes:
             self.least_rows, self.least_bytes = min(rows, self.least_rows), min(size_bytes, self.least_bytes)
+
+
+def _remove(copies: dict[ChunkId, Any], chunks: Sequence[ChunkId]) -> None:
+    for chunk in chunks:
+        del copies[chunk]

@@ -45,12 +45,8 @@ class PendingOrders:
     def on_chunks_copied(self, event: events.ChunksCopied) -> None:
         """A target holds verified copies."""
         self._require_known(event, event.target)
-        for chunk in event.chunks:
-            lease = self._leases.match(chunk, event.source, event.target, event.round)
-            if lease is not None:
-                self._leases.copied(lease)
-            else:
-                self._on_stray(event, chunk, event.target)
+        for chunk in self._leases.copied(event):
+            self._on_stray(event, chunk, event.target)
 
     def on_copy_failed(self, event: events.CopyFailed) -> None:
         """A copy did not arrive whole."""
@@ -62,12 +58,14 @@ class PendingOrders:
 
     def on_chunks_freed(self, event: events.ChunksFreed) -> None:
         """A node has given back the memory of copies."""
+        freed: dict[ChunkId, None] = {}
         for chunk in event.chunks:
             ordered = self._ledger.freeing.get((event.node, chunk))
-            if ordered is not None and event.round in (None, ordered):
-                self._ledger.drop(event.node, chunk)
+            if ordered is not None and event.round in (None, ordered) and chunk not in freed:
+                freed[chunk] = None
             else:
                 self._log(f"{event.node} freed chunk {chunk}, and did not have to; ignored")
+        self._ledger.hold_all(event.node, self._ledger.infos(freed), None)
 
     def _require_known(self, event: events.ChunksLoaded | events.ChunksCopied, node: NodeId) -> None:
         """Refuse the whole event before any of its chunks changes anything."""

@@ -231,25 +231,22 @@ def _moves_ahead(stock: Stock, joiners: Sequence[NodeCapacity], surplus: dict[No
     order = {source: number for number, source in enumerate(stock)}
     gone: set[ChunkId] = set()
     for candidate in joiners:
-        # Chunks are looked at in the order of their owners, and those of one in the order of its stock.
-        places: list[tuple[int, int, NodeId]] = []
         by_source: dict[NodeId, set[ChunkId]] = {}
         for chunk in candidate.ahead:
             owner = stock.owner_of(chunk)
-            if owner is not None and owner in stock and chunk not in gone:
+            if owner is not None and owner in stock and owner != candidate.node and chunk not in gone:
                 by_source.setdefault(owner, set()).add(chunk)
-        for source, chunks in by_source.items():
-            places += [(order[source], place, source) for place, info in enumerate(stock[source]) if info.id in chunks]
-        for _, place, source in sorted(places):
-            info = stock[source][place]
-            if source != candidate.node and improves(info, surplus[source], surplus[candidate.node]):
-                candidate.take(info)
-                surplus[source] -= info.num_rows
-                surplus[candidate.node] += info.num_rows
-                moves.append(Transfer(info.id, source, candidate.node))
-                gone.add(info.id)
+        for source in sorted(by_source, key=order.__getitem__):
+            chunks = by_source[source]
+            for info in [stock.info(chunk) for chunk in reversed(stock[source]) if chunk in chunks]:
+                if improves(info, surplus[source], surplus[candidate.node]):
+                    candidate.take(info)
+                    surplus[source] -= info.num_rows
+                    surplus[candidate.node] += info.num_rows
+                    moves.append(Transfer(info.id, source, candidate.node))
+                    gone.add(info.id)
     for source in dict.fromkeys(move.source for move in moves):
-        stock[source][:] = [info for info in stock[source] if info.id not in gone]
+        stock[source][:] = [chunk for chunk in stock[source] if chunk not in gone]
     return moves
 
 

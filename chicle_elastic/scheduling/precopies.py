@@ -10,7 +10,7 @@ It is no copy of the chunk: it protects none from a loss, and is thrown away whe
 order may be taken or discarded before it has ended; the answer to it, known by its number, is of no interest then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from chicle_elastic.ids import ChunkId, NodeId
@@ -19,6 +19,7 @@ from chicle_elastic.scheduling.events import PrecopiesEnded
 from chicle_elastic.scheduling.leases import free
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
+from chicle_elastic.values import ChunkInfo
 
 
 @dataclass(eq=False, repr=False)
@@ -32,29 +33,34 @@ class Precopies:
     held: dict[tuple[NodeId, ChunkId], None] = field(default_factory=dict)
     _num_ordered: int = 0
 
-    def order(self, chunk: ChunkId, target: NodeId, *, round: int) -> None:
-        """Ask for a pre-copy; the chunk has an owner, and the target has room and no copy of it."""
-        source = self._ledger.owner(chunk)
-        assert source is not None
-        self._num_ordered += 1
-        self.in_flight[self._num_ordered] = chunk, target
-        self.held[target, chunk] = None
-        self._ledger.hold(target, chunk, Phase.PRECOPYING)
-        self._emit(PrecopyChunk(chunk=chunk, source=source, target=target, round=round, number=self._num_ordered))
+    def order(self, orders: Iterable[tuple[ChunkId, NodeId]], *, round: int) -> None:
+        """Ask for pre-copies, by (chunk, target) of each; the chunk has an owner, and the target has room and no copy
+        of it."""
+        infos: dict[NodeId, list[ChunkInfo]] = {}
+        for number, (chunk, target) in enumerate(orders, start=self._num_ordered + 1):
+            source = self._ledger.owner(chunk)
+            assert source is not None
+            self._num_ordered = number
+            self.in_flight[number] = chunk, target
+            self.held[target, chunk] = None
+            infos.setdefault(target, []).append(self._ledger.info(chunk))
+            self._emit(PrecopyChunk(chunk=chunk, source=source, target=target, round=round, number=number))
+        for target, ahead in infos.items():
+            self._ledger.hold_all(target, ahead, Phase.PRECOPYING)
 
     def ended(self, event: PrecopiesEnded) -> None:
         """A node has answered orders."""
-        whole = frozenset(event.whole)
-        for number in (*event.whole, *event.failed):
-            chunk, target = self.in_flight.get(number, (None, None))
-            if chunk is None or target != event.node:
-                continue
-            del self.in_flight[number]
-            if number in whole:
-                self._ledger.hold(target, chunk, Phase.PRECOPIED)
-            else:
-                del self.held[target, chunk]
-                self._ledger.drop(target, chunk)
+        for numbers, phase in ((event.whole, Phase.PRECOPIED), (event.failed, None)):
+            answers: list[ChunkId] = []
+            for number in numbers:
+                chunk, target = self.in_flight.get(number, (None, None))
+                if chunk is None or target != event.node:
+                    continue
+                del self.in_flight[number]
+                answers.append(chunk)
+                if phase is None:
+                    del self.held[target, chunk]
+            self._ledger.hold_all(event.node, self._ledger.infos(answers), phase)
 
     def is_whole(self, node: NodeId, chunk: ChunkId) -> bool:
         """Whether the node holds the rows of the chunk."""
@@ -71,10 +77,10 @@ class Precopies:
             chunks_at.setdefault(node, set()).add(chunk)
         return chunks_at
 
-    def take(self, chunk: ChunkId, target: NodeId) -> None:
-        """The chunk is about to be copied there; a pre-copy, if there is one, becomes the beginning of the copy."""
-        if (target, chunk) in self.held:
-            self._forget([(target, chunk)])
+    def take(self, orders: Iterable[tuple[ChunkId, NodeId]]) -> None:
+        """Each (chunk, target) is about to be copied; a pre-copy, if there is one, becomes the beginning of the
+        copy."""
+        self._forget([(target, chunk) for chunk, target in orders if (target, chunk) in self.held])
 
     def discard(self, keys: Sequence[tuple[NodeId, ChunkId]], *, round: int) -> None:
         """Give the memory of these pre-copies, (target, chunk), back."""

@@ -12,7 +12,7 @@ pre-copied so far is used. So does everything that keeps iterations from running
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,12 +45,11 @@ class PendingTransitions:
             self._plan(rng)
         return not self._precopies.in_flight
 
-    def migrate(self, moves: Iterable[plan.Transfer]) -> None:
+    def migrate(self, moves: Sequence[plan.Transfer]) -> None:
         """Make moves ready that a policy wants."""
-        for move in moves:
-            self.migrations[move.chunk] = move.source, move.target
-            if (move.target, move.chunk) not in self._precopies.held:
-                self._precopies.order(move.chunk, move.target, round=self._members.round)
+        self.migrations.update((move.chunk, (move.source, move.target)) for move in moves)
+        ahead = [(move.chunk, move.target) for move in moves if (move.target, move.chunk) not in self._precopies.held]
+        self._precopies.order(ahead, round=self._members.round)
 
     def settle_migrations(self) -> None:
         """Forget migrations that make no sense any more, or whose rows have not come."""
@@ -112,8 +111,7 @@ class PendingTransitions:
             movable = Movable(self._ledger, [candidate.node for candidate in eligible], ahead)
             moves = plan.plan_join(movable, eligible, arriving, rng)
             orders += [(move.chunk, move.target) for move in moves]
-        for chunk, target in orders:
-            self._precopies.order(chunk, target, round=self._members.round)
+        self._precopies.order(orders, round=self._members.round)
         if orders:
             nodes = ", ".join(self._members.preparing)
             targets = tally_text(Counter(node for _, node in orders))

@@ -24,9 +24,14 @@ class Owned(Movable):
 
     def __init__(self, lists: Mapping[NodeId, list[ChunkInfo]]) -> None:
         self._lists, self._nodes = dict(lists), dict.fromkeys(lists)
+        known = {info.id: info for infos in lists.values() for info in infos}
+        self.info = lambda chunk: known[chunk]
 
     def __getitem__(self, node: NodeId) -> list[ChunkInfo]:
         return self._lists[node]
+
+    def chunks_of(self, node: NodeId) -> list[ChunkId]:
+        return [info.id for info in self._lists[node]]
 
     def owner_of(self, chunk: ChunkId) -> NodeId | None:
         return next((node for node, infos in self.items() if any(info.id == chunk for info in infos)), None)
@@ -116,7 +121,7 @@ def plan_join(
     surplus = {candidate.node: candidate.num_rows - targets[candidate.node] for candidate in eligible}
     # A joiner may have more than its share: the first node has loaded everything when the second comes.
     drawn = Stock(owned, [candidate.node for candidate in eligible if candidate.node in owned], rng)
-    stock = {node: list(drawn[node]) for node in drawn}
+    stock = {node: [owned.info(chunk) for chunk in reversed(drawn[node])] for node in drawn}
     fillers = [candidate for candidate in eligible if candidate.node in joiners]
     moves: list[Transfer] = []
 

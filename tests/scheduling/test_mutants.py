@@ -11,6 +11,7 @@ import pytest
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling.boundary import Boundary
 from chicle_elastic.scheduling.effects import CommitChunk, CopyChunk, FreeChunk, LoadChunks, ReleaseNode, StartIteration
+from chicle_elastic.scheduling.events import ChunksCopied
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Leases
 from chicle_elastic.scheduling.ledger import Ledger
@@ -27,18 +28,21 @@ FIRST_SEED = {"a load of an earlier life counts": 871}
 """Where one history in a thousand shows a fault, the first that does."""
 
 
-def free_before_commit(self, lease, round):
-    """The source gives its copy away a moment too early."""
-    self._ledger.commit(lease.chunk, lease.target, round=round)
-    self._emit(FreeChunk(chunk=lease.chunk, node=lease.source, round=round))
-    self._emit(CommitChunk(chunk=lease.chunk, source=lease.source, target=lease.target, round=round))
+def free_before_commit(self, source, target, chunks, round):
+    """The source gives its copies away a moment too early."""
+    self._ledger.commit(chunks, target, round=round)
+    for chunk in chunks:
+        self._emit(FreeChunk(chunk=chunk, node=source, round=round))
+        self._emit(CommitChunk(chunk=chunk, source=source, target=target, round=round))
 
 
-def commit_before_the_copy_arrived(self, chunk, source, target, *, round, order=Leases.order):
+def commit_before_the_copy_arrived(self, orders, *, round, order=Leases.order):
     """An order is taken for its answer."""
-    order(self, chunk, source, target, round=round)
-    self.copied(self.in_flight[chunk])
-    self.settle(round=round, find_target=lambda lease: None)
+    order(self, orders, round=round)
+    for chunk, target in orders:
+        source = self.in_flight[chunk].source
+        self.copied(ChunksCopied(chunks=(chunk,), source=source, target=target, round=round))
+        self.settle(round=round, find_target=lambda lease: None)
 
 
 def two_owners(self, node, take=Ledger.take_changes):
@@ -68,10 +72,11 @@ def orders_to_the_dead(self, node):
             self._emit(CopyChunk(chunk=lease.chunk, source=lease.source, target=node, round=lease.round))
 
 
-def living_chunks_are_restarted(self, chunk, source, target, *, round, order=Leases.order):
+def living_chunks_are_restarted(self, orders, *, round, order=Leases.order):
     """A chunk on its way out is loaded at the same time."""
-    order(self, chunk, source, target, round=round)
-    self._emit(LoadChunks(chunks=(chunk,), node=target, round=round))
+    order(self, orders, round=round)
+    for chunk, target in orders:
+        self._emit(LoadChunks(chunks=(chunk,), node=target, round=round))
 
 
 def the_last_copy_is_thrown_away(self, node, lose=Leases.lose):
@@ -101,11 +106,11 @@ def partial_is_called_complete(self, event, *, now, handle=Scheduler.handle):
     ]
 
 
-def copies_are_not_booked(self, node, chunk, phase, hold=Ledger.hold):
-    """A copy takes no memory until it has arrived."""
-    hold(self, node, chunk, phase)
+def copies_are_not_booked(self, node, infos, phase, hold=Ledger.hold_all):
+    """Copies take no memory until they have arrived."""
+    hold(self, node, infos, phase)
     if phase is Phase.COPYING:
-        self.node_chunks[node].used_bytes -= self.info(chunk).size_bytes
+        self.node_chunks[node].used_bytes -= sum(info.size_bytes for info in infos)
 
 
 def dice_are_thrown(self, purpose, number=0):
@@ -158,7 +163,7 @@ MUTANTS = {
     "restarts are hidden": (Ledger, "adopt_fresh", restarts_are_hidden, "restarts are written down"),
     "merges are miscounted": (Ledger, "count_merge", merges_are_miscounted, "the ledger counts iterations"),
     "partial is called complete": (Scheduler, "handle", partial_is_called_complete, "is_complete says the truth"),
-    "copies are not booked": (Ledger, "hold", copies_are_not_booked, "bytes add up|the book counts all memory"),
+    "copies are not booked": (Ledger, "hold_all", copies_are_not_booked, "bytes add up|the book counts all memory"),
     "a load of an earlier life counts": (
         *(Loads, "is_answer", lambda self, chunk, node, round: chunk in self._rounds.get(node, ())),
         "the book counts all memory|an owner holds its chunk|the new owner holds",

@@ -3,6 +3,7 @@
 Work is counted in lines of Python that are run, which is the same on every machine and under any load.
 """
 
+import dataclasses
 import sys
 from collections import defaultdict
 
@@ -124,3 +125,35 @@ def test_a_change_costs_by_the_nodes_and_by_the_chunks_that_move(change):
     """And not by the chunks there are: what 128 more nodes, with as many chunks each, make it longer by."""
     few, many = (lines_of_changes(num_nodes)[change] for num_nodes in (128, 256))
     assert many - few < 128 * MAX_LINES_PER_NODE
+
+
+MAX_LINES_PER_MOVE = 320
+"""For a chunk that moves to a node that joins, from the order for its rows to its end where it was; 360 to 390 where
+each is booked alone."""
+
+
+@pytest.mark.parametrize("num_moves", [50, 200])
+def test_chunks_that_move_together_are_booked_together(num_moves):
+    """Where nodes answer all orders at once."""
+    stage = Meter(3 * num_moves, ["n0", "n1"], precopy=True)
+    drain(stage, has_inventories=True)
+    stage.finish()
+    stage.lines.clear()
+    stage.join("late")
+    stage.finish()
+    numbers = tuple(order.number for order in stage.take(effects.PrecopyChunk))
+    assert len(numbers) == num_moves
+    stage.tell(events.PrecopiesEnded(node="late", whole=numbers))
+    stage.finish()
+    [order] = stage.take(effects.FormRound)
+    for node in order.members:
+        stage.tell(events.InventoryReported(node=node, chunks={}, round=order.round, is_as_known=True))
+    stage.tell(answer_to(order))
+    while orders := stage.take(effects.CopyChunk) + stage.take(effects.FreeChunk):
+        together = defaultdict(list)
+        for answer in map(answer_to, orders):
+            together[dataclasses.replace(answer, chunks=())].append(answer)
+        for alike, answers in together.items():
+            stage.tell(dataclasses.replace(alike, chunks=tuple(chunk for one in answers for chunk in one.chunks)))
+    assert stage.counts()["late"] == num_moves
+    assert sum(sum(lines) for lines in stage.lines.values()) < MAX_LINES_PER_MOVE * num_moves

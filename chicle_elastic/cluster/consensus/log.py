@@ -132,7 +132,8 @@ class Log(LogState):
             and event.round == self.scheduler.round
         )
         try:
-            ordered = self._handler.handle(event, now=entry.now)
+            with uncollected():  # a change of a million chunks makes many objects, and none of them is garbage
+                ordered = self._handler.handle(event, now=entry.now)
         except ProtocolError as error:
             ordered = [effects.Log(text=f"refused: {error}")]
         self._keep(entry)
