@@ -389,11 +389,18 @@ class _Shell:
         return state
 
 
-def held_source(source: ChunkSource, trainer: Trainer, num_tasks: int, *, proc: Path = PROC) -> ChunkSource:
-    """Return the source if this process can hold its chunks and what solvers keep of them, else what leaves rows in
-    their files if that helps. Raises CapacityError before the first chunk is loaded, with what is needed, what is left,
-    and who says so."""
-    headroom = memory_headroom(proc) if source.copies_rows else None
+def held_source(
+    source: ChunkSource, trainer: Trainer, num_tasks: int, *, is_staged: bool = False, proc: Path = PROC
+) -> ChunkSource:
+    """Return the source if the tasks of this machine can hold its chunks and what solvers keep of them, else what
+    leaves rows in their files if that helps. Raises CapacityError before the first chunk is loaded, with what is
+    needed, what is left, and who says so.
+
+    Args:
+        is_staged: Rows of the driver are copied once for all tasks, also where its own tasks would look at them.
+    """
+    is_copied = source.copies_rows or (is_staged and not isinstance(source, ChunkFolder))
+    headroom = memory_headroom(proc) if is_copied else None
     if headroom is None:
         return source
     state = trainer.state(source.schema).without_notes()

@@ -29,6 +29,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.records import Member
 from chicle_elastic.policies.base import Policy, require_policies
 from chicle_elastic.resources.schedule import Schedule
+from chicle_elastic.runtime.in_process import held_source
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.settings import available_cores
 from chicle_elastic.solvers import kernel_cache
@@ -168,6 +169,8 @@ class LocalCluster:
             "memory_bytes": self.memory_bytes,
             "log_dir": None if self.log_dir is None else str(absolute(Path(self.log_dir))),
         }
+        source = held_source(job.source, job.trainer, begin, is_staged=True)
+        job = dataclasses.replace(job, source=source)
         with Wait(_words(begin)) as start, self._reach() as server, StagedFiles() as files:
             settings["job"] = stage(job, files)
             with contextlib.suppress(ConnectionError):  # its end will be seen

@@ -127,10 +127,7 @@ def describe_source(source: ChunkSource, files: StagedFiles) -> dict[str, Any]:
     here or by `StagedFiles.fill`. Raises CapacityError when there is no memory for them, UsageError, here or in `fill`,
     when a chunk is larger than its source says."""
     if isinstance(source, ChunkFolder):
-        headroom, size_bytes = memory_headroom(), sum(info.size_bytes for info in source.infos(NO_STATE))
-        is_too_large = headroom is not None and size_bytes > headroom.num_bytes
-        is_mapped = not source.copies_rows or (is_too_large and source.mapped() is not None)
-        return {"folder": absolute_place(str(source.path)), "is_mapped": is_mapped}
+        return {"folder": absolute_place(str(source.path)), "is_mapped": not source.copies_rows}
     infos, num_ahead = source.infos(NO_STATE), 0
     ends, offsets, numbers = [0] * len(files.fds), [], []
     for info in infos:

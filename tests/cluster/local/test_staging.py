@@ -18,13 +18,18 @@ from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.cluster.local import staging
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.cluster.local.messages import connect
 from chicle_elastic.cluster.net.event_file import read_events
 from chicle_elastic.errors import CapacityError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime import in_process
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear import methods
+from chicle_elastic.solvers.linear.newton import passes
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.chunks.samples import assert_same_chunk
+from tests.estimators.problems import write
 from tests.timeouts import comes
 
 RNG = np.random.default_rng(0)
@@ -105,6 +110,27 @@ def test_too_little_memory_is_refused_before_a_byte_is_written(monkeypatch: pyte
             staging.describe_source(source, files)
         assert staging.format_size(needed) in str(refusal.value)
         assert not any(os.fstat(fd).st_blocks for fd in files.fds)
+
+
+def test_a_cluster_counts_what_methods_keep_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that fit alone are refused before a process is started, and those of a folder stay in their files."""
+    monkeypatch.setattr(passes, "COMPILER_BYTES", 0)
+    monkeypatch.setattr(methods, "MOST_BLOCK_VALUES", 1 << 10)
+    rows, classes = RNG.normal(size=(20_000, 4)).astype(np.float32), np.arange(20_000) % 2
+    source, trainer = ArraySource(rows, classes, shuffle=False, max_tasks=2), LinearTrainer(loss="logistic")
+    state_bytes = trainer.state(source.schema).size_bytes(20_000)
+    kept_bytes = trainer.kept_bytes(source.schema, 2)
+    leaves = Headroom(num_bytes=rows.nbytes + state_bytes + kept_bytes // 2, source="memory.max")
+    monkeypatch.setattr(in_process, "memory_headroom", lambda proc: leaves)
+    cluster = LocalCluster(2)
+    with pytest.raises(CapacityError, match=r"keeps of their rows need .* but memory\.max leaves"):
+        cluster.run(Job(trainer=trainer, source=source, max_iterations=3))
+    assert connect(cluster.address) is None
+    folder = write(tmp_path / "data", rows, classes, classes=(0, 1))
+    monkeypatch.setattr(in_process, "memory_headroom", lambda proc: replace(leaves, num_bytes=folder.size_bytes + 1))
+    held = in_process.held_source(folder, trainer, 2, is_staged=True)
+    with staging.StagedFiles() as files:
+        assert staging.describe_source(held, files)["is_mapped"]
 
 
 def large_data() -> ArraySource:
