@@ -30,7 +30,7 @@ ADVICE = {
     "broken the protocol of the control channel": REPORT,
     "restores term": "look for a process without the secret that writes into the store",
     "restores the last valid state": "look for a process without the secret that writes into the store",
-    "keys of the job secret now": NOTHING + "; an old line of the file may go when every agent has said so",
+    "of the job secret now": NOTHING + "; an old line of the file may go when every agent has said so",
     "keeps the job secret of before": "correct the file that the line names; it is read again when it has changed",
     "takes this machine: ": NOTHING + " without this node",
     "does not answer as it should": "give --notices the right cloud; a signal is a notice as well",

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
 import numpy as np
+import torch
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE, Array
@@ -152,6 +153,7 @@ class ClusterSeat(Seat):
                 merged=self._checkpoints.newest() if self._checkpoints and welcome.wants_resume else 0,
                 data=digest,
                 checkpoints="" if settings is None else settings.pace,
+                torch=torch.__version__.partition("+")[0],
             )
         )
 

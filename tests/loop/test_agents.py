@@ -170,8 +170,8 @@ def test_a_loop_that_cannot_begin_ends_its_node(tmp_path: Path, tasks: TaskServe
         assert n0.events("task_died")[-1]["restarts_left"] == 100
 
 
-@pytest.mark.parametrize("other", ["--width=3", "--samples=299"])
-def test_a_node_with_another_model_or_data_is_refused(other: str, tmp_path: Path, tasks: TaskServer) -> None:
+@pytest.mark.parametrize("other", ["--width=3", "--samples=299", "--torch=2.99"])
+def test_a_node_with_another_model_data_or_torch_is_refused(other: str, tmp_path: Path, tasks: TaskServer) -> None:
     """By the agents, before it could take part; the others train on."""
     with loop_agents(tmp_path, tasks, *NET) as cluster:
         [n0] = start(cluster, "n0")
@@ -183,6 +183,7 @@ def test_a_node_with_another_model_or_data_is_refused(other: str, tmp_path: Path
                 before=fork_tasks,
             )
             wait_until(lambda: "start all nodes alike" in stranger.output() + n0.output(), "a refusal")
+            assert ("torch is 2.99 at n1 and" in stranger.output() + n0.output()) is other.startswith("--torch")
         results = end(cluster, n0)
         assert results[0]["changes"] == [["n0"]]
 

@@ -141,12 +141,14 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=0, help="gradients of so many parts of a batch add up")
     parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--width", type=int, default=8, help="another one is another model")
+    parser.add_argument("--torch", default=torch.__version__, help="another one is another installation")
     parser.add_argument("--end-file", type=Path, help="train on until it is there")
     parser.add_argument("--initial", type=Path, help="result of a node, whose first model this one begins from")
     parser.add_argument("--stop-step", type=int, default=-1, help="the step that is the last one")
     parser.add_argument("--misbehave", default="", help="NODE:HOW, or all:HOW")
     parser.add_argument("--hold-restarts", action="store_true", help="processes that are started again wait for OUT/go")
     options = parser.parse_args()
+    torch.__version__ = options.torch
     while (
         options.hold_restarts and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0" and not (options.out / "go").exists()
     ):

@@ -127,6 +127,7 @@ def build_components(
                 "start_nodes": start_nodes,
             }
             | ({"data": declared.data} if declared.data else {})
+            | ({"torch": declared.torch} if declared.torch else {})
             | ({"tls_bulk": True} if context.bulk_tls is not None else {}),
         ),
         make_links=lambda users: PeerLinks(

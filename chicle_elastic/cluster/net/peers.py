@@ -217,7 +217,7 @@ class PeerLinks:
                     self._refused_tls.add(address)
                     logger.warning("%s has no link to %s: %s", life, address, error)
                 if life == self.life:
-                    self._users.refused(address, str(error))
+                    self._users.refused(expect or address, str(error))
                 return
             if life != self.life or self._listener is None:
                 link.close()

@@ -21,6 +21,7 @@ from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import UsageError
+from chicle_elastic.scheduling.text import count_text
 from chicle_elastic.transports.key_values import KeyValueClient
 from chicle_elastic.transports.secret import JobSecret
 
@@ -58,9 +59,9 @@ class SecretWatch(Closing):
                 if num_keys is not None:
                     self._sign_anew()
                     logger.warning(
-                        "%s has %d keys of the job secret now, and so have the values in the store",
+                        "%s has %s of the job secret now, and so have the values in the store",
                         self._owner,
-                        num_keys,
+                        count_text(num_keys, "key"),
                     )
                     num_keys = None
                 before, seen = seen, os.stat(path)

@@ -30,6 +30,7 @@ import functools
 import logging
 import os
 import signal
+import sys
 import threading
 import traceback
 import zlib
@@ -203,6 +204,8 @@ class ClusterTask:
                 merged=self._resumption.found,
                 parameters=self._resumption.parameters,
                 checkpoints="" if settings is None else settings.pace,
+                # "2.9.1" of "2.9.1+cpu"; tasks of linear models have none
+                torch=getattr(sys.modules.get("torch"), "__version__", "").partition("+")[0],
             )
         )
 

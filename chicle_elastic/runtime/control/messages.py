@@ -98,6 +98,7 @@ class Declare:
     slot_bytes: int  # size of a slot that holds any of them
     merged: int = 0  # iteration of the checkpoint that this task would go on from; 0 for none
     data: str = ""  # digest of the chunk folder that is read; empty for other data
+    torch: str = ""  # release of torch that the task has loaded; empty for none
     checkpoints: str = ""  # when checkpoints are written, in words; empty for never. The same in every task
     parameters: Mapping[str, float] = field(default_factory=dict)  # what policies had set in that checkpoint, by name
 
