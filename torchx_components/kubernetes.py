@@ -91,7 +91,7 @@ class KubernetesNodes(PolledMembers[Member]):
     def __init__(self, api: KubernetesApi, name: str, *, least: int, most: int, begin: int) -> None:
         super().__init__(begin=begin, least=least, most=most, close_s=2 * REQUEST_S)
         # as of `Members`; why pods wait, where Kubernetes says so
-        self.waiting = self._advice = f"kubectl get pods -l chicle.run={name} says where they stand"
+        self.waiting = self._advice = f"kubectl describe jobs,pods -l chicle.run={name} says where they stand"
         self._api, self._name, self._set = api, name, -1
 
     def begin(self) -> None:

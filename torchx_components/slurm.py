@@ -44,6 +44,7 @@ LEAST_SHORT = 2
 run."""
 DRAINING = re.compile(r"^(drng|drain|fail|down\*?$|maint)")
 _QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,TimeLeft:20,PreemptTime:20,NodeList:100"
+_QUEUE += ",Reason:100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,7 @@ class SlurmNodes(PolledMembers[SlurmMember]):
         printed = self._run("squeue", "-h", "-r", "-j", ",".join(self._throttles), "-O", _QUEUE, is_checked=False)
         now_s, known = time.monotonic(), self.members
         running: dict[NodeId, SlurmMember] = {}
-        waiting = dict.fromkeys(self._throttles, 0)
+        waiting, waits_for = dict.fromkeys(self._throttles, 0), ""
         for line in printed.splitlines():
             fields = line.split()
             if len(fields) < 7 or fields[0] not in waiting:
@@ -168,6 +169,8 @@ class SlurmNodes(PolledMembers[SlurmMember]):
             # A task that is requeued has the number of its next stay while it still ends.
             if state == "PD" or (state == "CG" and name not in known):
                 waiting[array] += 1
+                if state == "PD" and not waits_for:
+                    waits_for = " ".join(fields[7:])
             elif state in ("R", "CG", "S", "ST") and len(fields) > 7:
                 task, left_s = f"{array}_{index}", seconds_of(left)
                 member = known.get(name) or SlurmMember(name, fields[7], now_s, job=job, task=task, limit_s=left_s)
@@ -176,6 +179,7 @@ class SlurmNodes(PolledMembers[SlurmMember]):
                 is_expiring = left_s <= min(early_s, member.limit_s / 2)
                 is_preempted = preempted != "N/A"
                 running[name] = replace(member, is_expiring=is_expiring, is_preempted=is_preempted)
+        self.waiting = f"squeue says why: {waits_for or 'the array has no task that waits'}"
         return running, waiting
 
     def _throttle(self, wanted: int, running: Mapping[NodeId, SlurmMember], waiting: Mapping[str, int]) -> None:

@@ -112,7 +112,7 @@ def test_pods_that_wait_say_why(nodes: KubernetesNodes, pods: list[Manifest], st
     """Kubernetes' own words reach the user, as long as it says them; a pod on its way says nothing."""
     pods.append(pod("demo-core-c", "Pending", **status))
     nodes.begin()
-    nowhere = "kubectl get pods -l chicle.run=demo says where they stand"
+    nowhere = "kubectl describe jobs,pods -l chicle.run=demo says where they stand"
     assert nodes.waiting == (said or nowhere)
     pods.pop()
     assert comes(lambda: nodes.waiting == nowhere)

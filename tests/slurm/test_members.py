@@ -91,6 +91,14 @@ def test_what_slurm_refuses_is_said(slurm: PrivateSlurm, tmp_path: Path, options
         assert not list(anchor.out.glob(".run-*"))
 
 
+def test_what_a_queue_waits_for_is_said(slurm: PrivateSlurm, tmp_path: Path) -> None:
+    """In the word of Slurm: a limit that its queue has, and sbatch does not refuse."""
+    slurm.run("scontrol", "update", "PartitionName=spot", "MaxTime=1")
+    with Anchor(slurm, tmp_path, "-j", "1:2", "--sbatch=--time=60") as anchor:
+        assert comes(lambda: "PartitionTimeLimit" in anchor.said())
+        anchor.check()
+
+
 def test_without_slurm_that_is_said(tmp_path: Path) -> None:
     """Where there is no sbatch."""
     nowhere = PrivateSlurm(tmp_path / "slurm", 0)  # not started

@@ -155,7 +155,7 @@ def wait_until_idle(room: Room, name: str) -> None:
     ("say", "complaint"),
     [
         (lambda seen: 1 / 0, "raised ZeroDivisionError: division by zero"),
-        (lambda seen: "move it", "raised AttributeError"),
+        (lambda seen: "move it", "decided nonsense: 'move it' is no Decision"),
         (
             lambda seen: Decision(actions=MoveChunks.of({(A, B): 5}), reason="?"),
             "decided nonsense: 5 chunks are to leave a, which has 4",
