@@ -149,7 +149,8 @@ class FlatModule:
             self.custom.write(self.v)
 
     def step(self, lr: float, momentum: float, max_grad_norm: float = math.inf) -> None:
-        """Take a step along the gradients, and drop them; one without a gradient stays as it is, as in torch.
+        """Take a step along the gradients, and drop them. A parameter without a gradient stays as it is by SGD, as in
+        torch; to a custom optimizer it has a gradient of zeros.
 
         Args:
             lr: Learning rate.
@@ -157,6 +158,9 @@ class FlatModule:
             max_grad_norm: A longer gradient is scaled down to it.
         """
         if max_grad_norm < math.inf:
+            for parameter, _ in self._gradients:
+                if parameter.grad is not None:
+                    parameter.grad = _dense(parameter.grad)  # torch has no norm of sparse ones
             torch.nn.utils.clip_grad_norm_([parameter for parameter, _ in self._gradients], max_grad_norm)
         if self.custom is None:
             self._sgd(lr, momentum)

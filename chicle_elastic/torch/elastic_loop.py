@@ -134,7 +134,7 @@ class Loop:
         self._batches: Iterator[Batch] | None = None
         self._batch: Batch | None = None
         self._left: list[range] = []  # what this member has still to take until the next sum
-        self._is_void, self._is_done, self._wants_stop = False, True, False
+        self._is_void, self._is_done, self._wants_stop, self._is_over = False, True, False, False
 
     # What a script uses.
 
@@ -229,7 +229,9 @@ class Loop:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._batch = None
         with self._leaving_on_error():
-            if error is None and self._batches is not None and (not self._is_done or next(self._batches, None)):
+            if error is None and self._batches is not None and self._is_done:
+                next(self._batches, None)  # the step of the last batch, which the others wait for
+            if error is None and self._batches is not None and not self._is_over:
                 raise UsageError("the loop was left before its end, as by break; call loop.stop() before loop.step")
         self._leave(error)
 
@@ -255,6 +257,7 @@ class Loop:
                 yield from self._offer(self._left.pop(0))
             if self._is_void:
                 self._sum.undo()  # what the body has done since the member was lost
+        self._is_over = True
 
     def _begin(self) -> None:
         """Begin a step. A step that is done again draws the same random numbers."""

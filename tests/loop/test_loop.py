@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn import functional
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import chicle_elastic.torch as elastic
 from chicle_elastic.chunks.convert import ConvertOptions, convert
@@ -296,6 +296,16 @@ def test_a_body_that_does_not_step_once_is_found(body: Any, words: str) -> None:
     """At the next batch, and not as a hang of others."""
     with pytest.raises(UsageError, match=words):
         run(body, Numbers(10))
+
+
+def test_a_loop_whose_samples_fail_has_not_ended() -> None:
+    """Also where the script catches the error: it would save a half-trained model as whole."""
+    model, samples = nn.Linear(6, 3), Subset(TensorDataset(torch.zeros(8, 6)), [9] * 8)
+    loop = elastic.loop(model, torch.optim.SGD(model.parameters(), lr=0.1), samples, batch_size=2)
+    with pytest.raises(IndexError):
+        next(loop.epochs(1))
+    with pytest.raises(UsageError, match="left before its end"):
+        loop.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("is_left", [False, True])

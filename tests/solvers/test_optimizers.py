@@ -48,6 +48,20 @@ def test_steps_of_a_name_are_those_of_torch(name: str, weight_decay: float) -> N
     torch.testing.assert_close(flat.w, torch.nn.utils.parameters_to_vector(theirs.parameters()), rtol=1e-5, atol=1e-6)
 
 
+def test_sparse_gradients_are_clipped_as_dense_ones() -> None:
+    """torch has no norm of them."""
+    ends = []
+    for is_sparse in (False, True):
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Embedding(5, 2, sparse=is_sparse), torch.nn.Linear(2, 1))
+        flat = FlatModule(module, torch.device("cpu"))
+        module(torch.tensor([1, 3])).sum().backward()
+        with torch.no_grad():
+            flat.step(0.1, 0.9, max_grad_norm=0.5)
+        ends.append(flat.w.clone())
+    torch.testing.assert_close(*ends)
+
+
 def test_a_class_of_torch_is_as_good_as_its_name(tmp_path: Any) -> None:
     """And is saved as such; the state goes along, so that `partial_fit` goes on."""
     X, y = bars()

@@ -387,7 +387,7 @@ class Replica:
             if not is_same or self.own.is_lost or self._election.better_than(self.log, self.peers):
                 self._leave("another agent has a better log, which has other entries or has lost this node")
                 return
-        if not self.may_claim:
+        if self._reachability.authority() < (Authority.STORE if self._reachability.is_stored else Authority.MAJORITY):
             self._pause("")  # by the better log there are more nodes that may go on without this one
             return
         self.role = Role.LEADING

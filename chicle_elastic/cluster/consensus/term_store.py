@@ -112,8 +112,8 @@ class TermStore:
                 logger.warning("the leader restores term %d in the rendezvous store: %s", known.term, found)
             except ForgedStateError as error:
                 logger.error("the leader restores term %d in the rendezvous store: %s", known.term, error)
-            self._cell.swap(seen, codec.to_values(known))
-            return True
+            values = codec.to_values(known)
+            return self._cell.is_in_place(self._cell.swap(seen, values), values)  # no other agent was faster
 
     def beat(self, term: int, leader: str, agents: tuple[Contact, ...]) -> None:
         """The leader lives: increment the counter of the beacon. Raises StoreUnreachableError when the store does not

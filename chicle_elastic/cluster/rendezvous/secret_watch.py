@@ -83,5 +83,6 @@ class SecretWatch(Closing):
                 now = value.swap(now, now.value)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_mtime_ns, status.st_size
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes with the content of a file, and with its owner and mode."""
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size

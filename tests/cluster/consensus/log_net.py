@@ -373,6 +373,8 @@ class Net:
         keys = (one.life, other.life), (other.life, one.life)
         if frozenset((one.node, other.node)) in self.blocked or any(key not in self.links for key in keys):
             return
+        if all(self.links[key].is_open for key in keys):
+            return  # made again already
         if not all(self.links[key].is_over for key in keys):
             self.after(0.02, self._mend, one, other)
             return

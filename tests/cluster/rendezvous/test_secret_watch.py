@@ -41,7 +41,10 @@ def test_what_an_ended_process_has_signed_outlives_its_key(
             path.write_text("\n".join([KEYS[0], "cafe"]))
             assert comes(lambda: f"line 2 of the secret file {path}" in caplog.text)
             assert read(KEYS[1]) is None
+            path.chmod(0o644)
             path.write_text("\n".join(KEYS))
+            assert comes(lambda: "mode 0644" in caplog.text)
+            path.chmod(0o600)
             assert comes(lambda: read(KEYS[1]))
             assert read(KEYS[0]) == read(KEYS[1]) == {"life": "n1#1"}
             path.write_text(KEYS[1])

@@ -147,6 +147,24 @@ def test_a_store_that_nobody_can_have_known_grants_a_term_at_once_and_another_on
         assert comes(lambda: is_granted_at(newcomer), 10)
 
 
+def test_a_leader_that_heals_does_not_take_the_term_of_a_faster_one_for_its_own() -> None:
+    """Between its look and its write another agent gets a term."""
+
+    class Overtaken(StoreConnection):
+        def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
+            if expected != desired and other is not None:
+                other.claim(2, CONTACT, ("n0#1",), known=1)
+            return super().compare_set(key, expected, desired)
+
+    other, secret = None, JobSecret.generate()
+    with StoreServer() as host:
+        lead = terms(Overtaken(host.endpoint).connect(), secret)
+        assert comes(lambda: is_granted_at(lead), 10)
+        other = terms(StoreConnection(host.endpoint).connect(), secret)
+        assert not lead.heal(Term(term=2, lead="n1#1", address="tcp://127.0.0.1:2", members=("n1#1",)))
+        assert other.look().lead == "n0#1"
+
+
 def is_granted_at(newcomer: TermStore) -> bool:
     """Whether the first term is granted now."""
     try:
