@@ -476,7 +476,7 @@ def test_a_lead_that_forgets_to_ask_for_a_term_is_caught(monkeypatch: pytest.Mon
         self.claimed(self.term + 1, now=self.log.now)
 
     monkeypatch.setattr(replica_module.Replica, "_claim", claim_without_asking)
-    with pytest.raises(BrokenPromiseError, match="comes to (an|the) end"):
+    with pytest.raises(BrokenPromiseError, match=r"comes to (an|the) end"):
         run_histories("cut", 100)
 
 
