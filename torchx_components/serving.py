@@ -21,7 +21,7 @@ from torchx_components.job_state import MemberState, StateWriter
 
 TURN_S = 0.5
 FEW_S = 10.0  # after so long with too few nodes the anchor says what it waits for
-END_S = 60.0  # members may take so long to end when the job is over
+END_S = 60.0  # members under notice may take so long to end when the job is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,9 @@ def serve(
         if finished is not None:
             print(f"anchor: the job is over: {finished.reason}", flush=True)
             _wait_for_end(members, state)
+            before, finished = finished, board.finished() or finished
+            if finished != before:
+                print(f"anchor: {finished.reason}", flush=True)
             if state is not None:
                 state.change("failed" if finished.has_failed else "succeeded", finished.reason)
             return int(finished.has_failed)
@@ -153,10 +156,16 @@ def _tell(state: StateWriter | None, members: Members, wanted: int) -> None:
 
 
 def _wait_for_end(members: Members, state: StateWriter | None) -> None:
-    """Members write the model and end by themselves."""
-    end_s = time.monotonic() + END_S
+    """Wait until the members have ended by themselves: their scripts may evaluate a model, or write it."""
+    began_s, has_told = time.monotonic(), False
     members.stop_starting()
-    while members.members and time.monotonic() < end_s:
+    while left := members.members:
+        waited_s = time.monotonic() - began_s
+        if waited_s > END_S and all(member.is_noticed for member in left.values()):
+            return
+        if waited_s > FEW_S and not has_told:
+            has_told = True
+            print(f"anchor: waits for what the scripts of {', '.join(left)} do after the job", flush=True)
         time.sleep(TURN_S)
         _tell(state, members, 0)
         with contextlib.suppress(PeerLostError):  # how they end does not matter any more

@@ -20,6 +20,7 @@ ADVICE = {
     "pause": "the line says for what the job waits: more nodes, or more memory",
     "gives up: ": "the line says why, and what to change",
     "the job cannot go on: ": "correct the trainer or solver that it names",
+    "what its script does after it": "nothing: it may save or evaluate a model; end the agent by a signal if it hangs",
     "the store cannot be told": "end the process of the store: a node that comes later would begin the job again",
     "is unreachable since": "start the store again at its address, with its secret; training goes on, joins wait",
     "is back; it was unreachable": NOTHING,

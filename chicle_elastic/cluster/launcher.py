@@ -20,7 +20,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from chicle_elastic.cluster.agent.node_agent import EXIT_FAILED, NodeAgent, exit_code_of_error, signals_call
+from chicle_elastic.cluster.agent.node_agent import (
+    EXIT_FAILED,
+    NodeAgent,
+    exit_code_of_error,
+    interrupt,
+    signals_call,
+)
 from chicle_elastic.cluster.agent.process_agent import ProcessAgent
 from chicle_elastic.cluster.agent.task_end import exit_words
 from chicle_elastic.cluster.options import PROGRAM, AgentCommand, StoreCommand, from_json, parse, to_json
@@ -158,7 +164,7 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., NodeAgent] | No
     if options.tls is not None:
         TlsIdentity(options.tls)  # an error shows before any process starts
     interrupts = [number for number in INTERRUPTS if (number, signal.getsignal(number)) != NOHUP]
-    with signals_call({number: functools.partial(_interrupt, number) for number in interrupts}):
+    with signals_call({number: functools.partial(interrupt, number) for number in interrupts}):
         entry = JobEntry.open(
             command.endpoint,
             run_id=command.run_id,
@@ -184,7 +190,3 @@ def _heed_children() -> None:
     codes with it, and a task that failed would count as a success."""
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def _interrupt(number: signal.Signals) -> None:
-    raise KeyboardInterrupt(number)

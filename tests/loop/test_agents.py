@@ -183,7 +183,7 @@ def test_a_node_with_another_model_data_or_torch_is_refused(other: str, tmp_path
                 before=fork_tasks,
             )
             wait_until(lambda: "start all nodes alike" in stranger.output() + n0.output(), "a refusal")
-            assert ("torch is 2.99 at n1 and" in stranger.output() + n0.output()) is other.startswith("--torch")
+            assert ("2.99" in stranger.output() + n0.output()) is other.startswith("--torch")
         results = end(cluster, n0)
         assert results[0]["changes"] == [["n0"]]
 

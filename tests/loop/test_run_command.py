@@ -24,15 +24,32 @@ with open(os.path.join(sys.argv[1], f"{loop.rank}-{len(loop.members)}"), "w") as
 """
 
 
+def run_on_nodes(number: int, script: Path, argument: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a file by the command."""
+    command = [sys.executable, "-m", "chicle_elastic", "run", "-j", str(number), "--out", str(script.parent / "out")]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, str(script), str(argument)], timeout=timeout_s(120), env=environ, stdout=subprocess.PIPE, text=True
+    )
+
+
 @pytest.mark.slow  # five processes import torch
 def test_a_script_runs_on_two_nodes(tmp_path: Path) -> None:
     """Each node runs the file with its arguments; they train together, and the command ends with them."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "chicle_elastic", "run", "-j", "2", "--out", str(tmp_path / "out")]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(script), str(tmp_path)], check=True, timeout=timeout_s(120), env=environ)
+    assert run_on_nodes(2, script, tmp_path).returncode == 0
     assert [(tmp_path / name).read_text() for name in ("0-2", "1-2")] == ["50", "50"]
+
+
+@pytest.mark.slow  # imports torch
+def test_a_script_that_cannot_save_its_model_has_failed(tmp_path: Path) -> None:
+    """The job is over by then, and the command says it."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    run = run_on_nodes(1, script, tmp_path / "no such folder")
+    assert run.returncode == 1
+    assert "anchor: the job is done, and the script of node-0 failed after it" in run.stdout
 
 
 def test_a_module_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,8 +165,11 @@ class NodeAgent(Launcher):
                 _mark_ended(term_store)
             if end.error is not None:
                 raise end.error
-            ended = self.task_exit(TASK_END_S) if end.awaits_task else None
-            if end.is_success or not end.awaits_task:
+            if not end.awaits_task:
+                return None
+            with signals_call({number: functools.partial(interrupt, number) for number in NOTICES}):
+                ended = self.script_end() if end.is_success and end.is_over else self.task_exit(TASK_END_S)
+            if end.is_success and (ended is None or not end.is_over):
                 return None
             if ended is None:
                 raise ChicleError(f"the task has failed, and did not end within {TASK_END_S:g} s; now it is killed")
@@ -179,6 +182,10 @@ class NodeAgent(Launcher):
         """Return how the task ended, or None when it still runs after `timeout_s` seconds, or none was started. Only
         after the loop with a time."""
         raise NotImplementedError
+
+    def script_end(self) -> TaskEnd | None:
+        """Return how the task ended; the job is over, and its script may do more, such as to save the model."""
+        return self.task_exit(TASK_END_S)
 
     def stop_task(self) -> None:
         """End the task by a signal, after `STOP_S` by SIGKILL, once the loop has ended."""
@@ -256,6 +263,11 @@ def signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterat
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def interrupt(number: signal.Signals) -> None:
+    """Raise KeyboardInterrupt, with the signal."""
+    raise KeyboardInterrupt(number)
 
 
 def exit_code_of_error(error: ChicleError) -> int:

@@ -5,6 +5,7 @@ The agent imports no torch: a node that waits has a third of the memory. A task 
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from chicle_elastic.cluster.options import NodeOptions
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.task_options import TaskOptions
 from chicle_elastic.settings import environment_of_task
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.2  # how often to look whether the task has ended where no descriptor says so
 
@@ -74,6 +77,15 @@ class ProcessAgent(NodeAgent):
             "CHICLE_MAX_NODES": str(entry.max_nodes),
         }
         return environment | {"CHICLE_SECRET": ""} if self._options.secret_file is None else environment
+
+    def script_end(self) -> TaskEnd | None:
+        """Return how the task ended; waits for its script without a limit, until a signal ends the agent."""
+        ended = super().script_end()
+        if ended is None and self._process is not None:
+            logger.warning("the job is over; %s waits for what its script does after it", self._options.node)
+            while ended is None:
+                ended = super().script_end()
+        return ended
 
     def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
         """Return how the task ended, or None when it still runs after `timeout_s` seconds, or none was started."""

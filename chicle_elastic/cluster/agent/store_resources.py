@@ -1,5 +1,6 @@
 """An agent whose resource manager serves the rendezvous store: requests and offers go through it (`resource_board`)."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -7,6 +8,7 @@ from typing import Any
 
 from chicle_elastic.cluster.agent.node import Node
 from chicle_elastic.cluster.agent.process_agent import ProcessAgent
+from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.cluster.rendezvous.resource_board import Finished, NodeRequest, ResourceBoard
@@ -70,10 +72,19 @@ class StoreManagedAgent(ProcessAgent):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._link = StoreResourceLink(ResourceBoard(self._entry.store, secret=self._entry.secret))
-        self.resources = self._link
+        self._board = ResourceBoard(self._entry.store, secret=self._entry.secret)
+        self.resources = self._link = StoreResourceLink(self._board)
 
     def begins(self, loop: EventLoop, node: Node) -> None:
         """Look for offers, too."""
         super().begins(loop, node)
         self._link.begin(loop)
+
+    def script_end(self) -> TaskEnd | None:
+        """Write that it failed, too: the anchor has heard that the job is done."""
+        ended = super().script_end()
+        if ended is not None and ended.is_failed():
+            with contextlib.suppress(ChicleError):  # the exit code of this agent says it as well
+                reason = f"the job is done, and the script of {self._options.node} failed after it: {ended}"
+                self._board.put_finished(Finished(reason, has_failed=True))
+        return ended

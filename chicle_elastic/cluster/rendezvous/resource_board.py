@@ -58,6 +58,11 @@ class Finished:
     reason: str
     has_failed: bool = False
 
+    @property
+    def number(self) -> int:
+        """Return 1 for a failure, which replaces a success: a script may fail after the job."""
+        return int(self.has_failed)
+
 
 class ResourceBoard:
     """See the top of the module. Every method is one or two round trips, so an agent calls it in a worker."""
@@ -109,7 +114,7 @@ class ResourceBoard:
         self._put("notice", NodeNotice, NodeNotice(len(nodes), nodes))
 
     def put_finished(self, finished: Finished) -> None:
-        """Write that the job is over; the first that says so holds."""
+        """Write that the job is over; the first that says so holds, unless a later one says that something failed."""
         self._put("finished", Finished, finished)
 
     # How.

@@ -1,5 +1,6 @@
 """The agent's end of the control channel, with a real process at the other end: it is stopped, and holds nothing up."""
 
+import contextlib
 import json
 import os
 import select
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.cluster.agent import task_supervisor
+from chicle_elastic.cluster.agent import node_agent, task_supervisor
 from chicle_elastic.cluster.agent.process_agent import ProcessAgent
 from chicle_elastic.cluster.agent.task_supervisor import TaskSupervisor
 from chicle_elastic.cluster.net.event_loop import EventLoop
@@ -245,8 +246,26 @@ def test_the_loop_answers_while_a_task_does_not_end_and_nobody_reads_the_console
             reading = threading.Thread(target=reader.read)  # or the end of the agent waits for it
             reading.start()
             task.close()
-            for pid in pids:
-                os.killpg(pid, signal.SIGKILL)  # what is left of their sessions
+            for pid in pids:  # what is left of their sessions
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
             agent.stop_task()
             stdout.close()
             reading.join()
+
+
+def test_a_script_may_go_on_after_its_job_and_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent waits for it, and says how it ended: it may have lost the model that it was to save."""
+    monkeypatch.setattr(node_agent, "TASK_END_S", 0.1)
+    node, secret = NodeId("n0"), JobSecret(bytes(32))
+    entry = JobEntry(StoreConnection("127.0.0.1:1"), run_id="job", node=node, secret=secret, min_nodes=1, max_nodes=1)
+    command = (sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(3)")
+    options = TaskOptions(command=command, title="", log_dir=str(tmp_path))
+    agent = ProcessAgent(
+        entry=entry, options=NodeOptions(node=node, secret_file=None), task_options=options, restarts=1
+    )
+    agent.spawn_task()
+    ended = agent.script_end()
+    assert ended is not None
+    assert ended.code == 3
+    agent.stop_task()
