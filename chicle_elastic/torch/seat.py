@@ -137,6 +137,8 @@ class ClusterSeat(Seat):
         self._state, welcome = state, self._control.welcome
         tell = partial(self._control.saved, is_resumed=welcome.wants_resume)
         settings = welcome.checkpoint
+        if welcome.wants_resume and settings is None:
+            raise UsageError("--resume needs the checkpoints: give --checkpoint FOLDER, too")
         self._checkpoints = None if settings is None else LoopCheckpoints(settings, state, self.node, tell)
         source = ArraySource(np.zeros((1, 1)), np.zeros(1))  # scheduler and agents need something to place
         infos = source.infos(NO_STATE)

@@ -161,12 +161,18 @@ def test_a_fault_of_all_nodes_ends_the_job_with_it(how: str, words: str, tmp_pat
             assert words in agent.output()
 
 
-def test_a_loop_that_cannot_begin_ends_its_node(tmp_path: Path, tasks: TaskServer) -> None:
+@pytest.mark.parametrize(
+    ("given", "options", "words"),
+    [(("--batch", "0"), (), "give batch_size"), ((), ("--resume",), "--resume needs the checkpoints")],
+)
+def test_a_loop_that_cannot_begin_ends_its_node(
+    given: tuple[str, ...], options: tuple[str, ...], words: str, tmp_path: Path, tasks: TaskServer
+) -> None:
     """Its agent does not start the script again, which would come to the same."""
-    with loop_agents(tmp_path, tasks, *NET, "--batch", "0") as cluster:
+    with loop_agents(tmp_path, tasks, *NET, *given, options=options) as cluster:
         n0 = add(cluster, "n0")
         assert n0.wait_for_end() == 1
-        assert "give batch_size" in n0.output()
+        assert words in n0.output()
         assert n0.events("task_died")[-1]["restarts_left"] == 100
 
 
