@@ -23,11 +23,12 @@ An agent asks for one only if the nodes that it reaches may go on without the ot
 *pauses* until it reaches more. The store grants each term once (compare-and-set). If the store is unreachable, a
 majority goes on without its permission: every agent follows one candidate per term, and it does not leave a leader that
 it hears for a candidate that merely does not hear that leader. An incarnation that is not among the members of a newer
-term is out, and its node rejoins; so a node which was only silent, and comes back, can neither lead nor declare others
-lost. Only a majority overrules such a term, where its members cannot have been half of all that live: they reached the
-store, and the majority went on without it. A node looks for a while before it believes that it has one (`patience`): if
-it was stopped, it still counts on links whose end it has not read. Two followers that do not hear each other report it
-to the leader; if nothing goes on, the leader declares the one lost that fewer others hear.
+term is out, as is a candidate that a better log has lost, and its node rejoins; so a node which was only silent, and
+comes back, can neither lead nor declare others lost. Only a majority overrules such a term, where its members cannot
+have been half of all that live: they reached the store, and the majority went on without it. A node looks for a while
+before it believes that it has one (`patience`): if it was stopped, it still counts on links whose end it has not read.
+Two followers that do not hear each other report it to the leader; if nothing goes on, the leader declares the one lost
+that fewer others hear.
 When a member of the iteration in flight is gone the term is *breaking*: every agent ends that iteration before it
 answers. Then no log grows any more, and:
 

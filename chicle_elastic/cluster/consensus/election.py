@@ -5,7 +5,8 @@ from enum import Enum
 
 from chicle_elastic.cluster.consensus.entries import Ended
 from chicle_elastic.cluster.consensus.log import Log
-from chicle_elastic.cluster.consensus.messages import LogPosition, NewTerm
+from chicle_elastic.cluster.consensus.messages import Expel, LogPosition, NewTerm, Refusal
+from chicle_elastic.cluster.consensus.node_log import NodeLog
 from chicle_elastic.ids import NodeId
 
 
@@ -38,6 +39,14 @@ def answer(log: Log, question: NewTerm, *, asker: str, ended: Ended | None) -> L
         tail=log.entries_from(base),
         ended=ended,
     )
+
+
+def refuse(own: NodeLog, question: NewTerm, asker: str, *, term: int) -> Refusal | Expel:
+    """The answer to a candidate that is not followed. One that this log, a better one, has lost would leave if it were
+    sent this log. It is told so, as it may reach no leader, and would take one term after the other from the store."""
+    if asker in own.lost and (own.log.last_term, len(own.log)) > (question.last_term, question.length):
+        return Expel(reason="others have gone on without it, and declared it dead")
+    return Refusal(term=term)
 
 
 class Election:

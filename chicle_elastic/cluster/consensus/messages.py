@@ -107,7 +107,7 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expel:
-    """From the lead: your log is another history; start afresh and join again."""
+    """Your log is another history, or a better one has lost you: start afresh and join again."""
 
     reason: str
 

@@ -20,7 +20,7 @@ class NodeLog:
         self.log = Log(scheduler, kept=kept)
         self.outbox = PendingProposals(life)  # what this incarnation has proposed
         self.is_live = False  # this incarnation has joined; the effects of earlier entries concerned other incarnations
-        self.is_lost = False  # a leader declared this incarnation dead; its link was cut, and is up again
+        self.lost: set[str] = set()  # incarnations that leaders declared dead; the link of one may be up again
         self.is_awaiting = False  # the task of this node is in the iteration in flight, and will report its end
         self.release: Released | None = None  # this node may leave; to be told to the others
         self.ended: Ended | None = None  # how the task merged that iteration, until the leader has sequenced its end
@@ -73,7 +73,7 @@ class NodeLog:
         folded: list[tuple[Entry, list[Effect], bool, str]] = []
         for entry in entries:
             lost_life = self._lost_life(entry)
-            self.is_lost = self.is_lost or lost_life == self._life
+            self.lost.update({lost_life} - {""})
             ordered = self.log.append(entry)
             if entry.origin == self._life:
                 self.outbox.seen(entry.number)

@@ -157,7 +157,7 @@ class Replica:
         elif isinstance(message, Released):
             self._reachability.released[self.peers[peer]] = message
         else:
-            self._leave(f"the leader {peer} has expelled this node: {message.reason}")
+            self._leave(f"{peer} has expelled this node: {message.reason}")
         return self._take()
 
     def propose(self, event: Event, *, now: float) -> list[Action]:
@@ -313,7 +313,7 @@ class Replica:
 
     def _on_new_term(self, peer: NodeId, message: NewTerm) -> None:
         if not self._yields_to(peer, message):
-            self._send(peer, Refusal(term=max(self.term, self._newest)))
+            self._send(peer, election.refuse(self.own, message, self.peers[peer], term=max(self.term, self._newest)))
             return
         self._follow(peer, message.term)
         self._question = message
@@ -384,7 +384,7 @@ class Replica:
         best = self._election.better_than(self.log, self.peers)
         if best is not None:
             is_same = best.base <= len(self.log) and self._adopt(best.base, best.tail)
-            if not is_same or self.own.is_lost or self._election.better_than(self.log, self.peers):
+            if not is_same or self.life in self.own.lost or self._election.better_than(self.log, self.peers):
                 self._leave("another agent has a better log, which has other entries or has lost this node")
                 return
         if self._reachability.authority() < (Authority.STORE if self._reachability.is_stored else Authority.MAJORITY):
@@ -538,7 +538,7 @@ class Replica:
                     self._leave("the leader no longer keeps entries that this node lacks, and that may concern it")
                     return
                 self._do(Installed(length=len(self.log)))
-            elif not self._adopt(message.base, message.entries) or self.own.is_lost:
+            elif not self._adopt(message.base, message.entries) or self.life in self.own.lost:
                 self._leave("the log of the leader has other entries, or has lost this node")
                 return
             if message.term < self.term:

@@ -218,7 +218,7 @@ class Net:
             if replica.role is Role.LEADING and is_stale and agent.node not in self.without_store:
                 self._keep(agent, replica.term, (agent.life, *replica.peers.values()))
                 self.do(agent, self._has_stored, agent)
-            for life in replica.log.electorate.values():
+            for life in replica.log.voters.values():
                 if not self.agents[life].is_alive or self.agents[life].is_gone:
                     self._refused(agent, self.agents[life])
             if replica.role is not Role.OUT and agent.has_announced:
@@ -483,8 +483,8 @@ class Net:
 
     def _send(self, agent: Agent, to: NodeId, message: Message) -> None:
         life = agent.replica.peers.get(to)
-        if life is None:  # an expelled peer: it is told, and forgotten
-            life = next(key[1] for key in self.links if key[0] == agent.life and self.agents[key[1]].node == to)
+        if life is None:  # an expelled peer: it is told, and forgotten; earlier incarnations had links as well
+            *_, life = (key[1] for key in self.links if key[0] == agent.life and self.agents[key[1]].node == to)
         message = codec.decode(codec.encode(message, Message), Message)
         self._deliver_later(agent.life, life, self.agents[life].replica.received, agent.node, message)
 

@@ -12,6 +12,7 @@ from chicle_elastic.cluster.consensus.messages import (
     Append,
     CheckTerm,
     Claim,
+    Expel,
     Expelled,
     Folded,
     LinkReport,
@@ -32,7 +33,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from tests.cluster.consensus.log_judge import BrokenPromiseError
-from tests.cluster.consensus.log_pair import A, B, C, ended, exchange, run_to_first_iteration
+from tests.cluster.consensus.log_pair import A, B, C, ended, exchange, lead_with_follower, run_to_first_iteration
 from tests.cluster.consensus.test_log import run_histories
 
 D = NodeId("d")
@@ -195,6 +196,25 @@ def test_a_follower_does_not_leave_a_leader_that_it_hears() -> None:
     assert (follower.lead, follower.term) == (A, 1)
     follower.received(C, NewTerm(term=2, last_term=1, length=9, is_breaking=False), now=1.0)
     assert (follower.lead, follower.term) == (C, 2)
+
+
+def test_a_candidate_that_a_better_log_has_lost_is_told_so() -> None:
+    """It does not hear the leader, which has declared it dead; it would ask the store for one term after the other."""
+    _, follower = lead_with_follower()
+    follower.connected(C, "c#1", now=1.0)
+    joined = Entry(now=1.0, event=events.NodeJoined(node=C), term=1, origin="c#1", number=1)
+    follower.received(A, Append(term=1, base=len(follower.log), entries=(joined,)), now=1.0)
+    length = len(follower.log)
+    question = NewTerm(term=2, last_term=1, length=length, is_breaking=False, unreached=("a#1",))
+    assert follower.received(C, question, now=1.0) == [Send(to=C, message=Refusal(term=1))]
+    loss = Entry(now=1.0, event=events.NodeLost(node=C), term=1)
+    follower.received(A, Append(term=1, base=length, entries=(loss,)), now=1.0)
+    [answer] = follower.received(C, question, now=1.0)
+    assert isinstance(answer, Send)
+    assert isinstance(answer.message, Expel)
+    assert (follower.lead, follower.term) == (A, 1)
+    better = NewTerm(term=2, last_term=2, length=length, is_breaking=False, unreached=("a#1",))
+    assert follower.received(C, better, now=1.0) == [Send(to=C, message=Refusal(term=1))]
 
 
 def test_a_refused_candidate_steps_down_and_a_leader_that_steps_down_is_left() -> None:

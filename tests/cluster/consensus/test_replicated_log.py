@@ -181,7 +181,7 @@ def test_who_is_expelled_says_nothing_more(loop: EventLoop, agents: tuple[Agent,
     follower.log.append(events.LeaveNoticed(node=B))
     follower.log.received(A, Expel(reason="why"))
     settle(loop)
-    assert follower.told == [("expelled", "the leader a has expelled this node: why")]
+    assert follower.told == [("expelled", "a has expelled this node: why")]
     assert follower.num_sent == before
 
 
