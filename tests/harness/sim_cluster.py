@@ -77,6 +77,7 @@ class SimCluster:
         self._num_events = 0
         self._num_entries = 0
         self._calm_laps = 0
+        self._is_deserted = False
         self._saves = random.Random(f"checkpoints of {seed}")
         self._has_place = self._saves.random() < 0.5
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -92,7 +93,7 @@ class SimCluster:
         """Live through the history. Raises ViolationError with seed and time when a guarantee was broken. Returns this
         cluster, to look at."""
         try:
-            while self._queue and self.scheduler.state is not State.FINISHED:
+            while self._queue and self.scheduler.state is not State.FINISHED and not self._is_deserted:
                 self.now_s, _, act, args = heapq.heappop(self._queue)
                 act(*args)
             self._judge_end()
@@ -348,7 +349,7 @@ class SimCluster:
         """`Truth.judge` has let the node go. Those that come when none is left begin a job of their own."""
         if self.truth.is_saved and not self.truth.present():
             self.happened["all left with a checkpoint"] += 1
-            self._queue.clear()
+            self._is_deserted = True
 
     def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
         """The first node says later that all have written their parts, in half of the histories."""
