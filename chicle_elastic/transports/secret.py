@@ -165,7 +165,7 @@ class JobSecret:
         return None if {*before} == {*keys} else len(keys)
 
     def proof(self, role: str, *transcript: bytes) -> bytes:
-        """What shows that `role` knows the secret, in the exchange with this transcript: 32 bytes for each key. The
+        """Return what shows that `role` knows the secret, in this transcript: 32 bytes for each key. The
         role is part of it, so that an answer cannot be sent back as one's own."""
         return b"".join(self._macs(f"proof/{role}", *transcript))
 
@@ -193,7 +193,7 @@ class JobSecret:
         return b",".join(self._signatures(context, content)) + b" " + content
 
     def has_signed(self, context: str, signed: bytes) -> bool:
-        """Whether a value has a signature by every key of this secret."""
+        """Say whether a value has a signature by every key of this secret."""
         macs, _, content = signed.partition(b" ")
         return {*self._signatures(context, content)} <= {*macs.split(b",")}
 

@@ -91,12 +91,12 @@ class Reachability:
         return Authority.STORE if 2 * num_reached == len(electorate) or are_others_dead else Authority.NONE
 
     def _has_given_up(self, life: str) -> bool:
-        """Whether an incarnation has no vote any more, by an entry that this log has, too."""
+        """Say whether an incarnation has no vote any more, by an entry that this log has, too."""
         release = self.released.get(life)
         return release is not None and self._log.term_before(release.length) == release.last_term
 
     def _is_over(self, node: NodeId, life: str) -> bool:
-        """Whether an incarnation has ended, by proof or as its node has another one, linked or called to a round."""
+        """Say whether an incarnation has ended: by proof, or its node has another one, linked or called to a round."""
         successor = self._life if node == self._node else self.peers.get(node, life)
         is_replaced = life == self._log.electorate.get(node) and life != self._log.voters[node]
         return life in self.dead or life != successor or is_replaced
@@ -133,7 +133,7 @@ class Reachability:
         return next((node for node in self._log.present if not self.reaches(node)), None)
 
     def is_a_member_gone(self) -> bool:
-        """Whether a member of the current round is not present any more, or unreachable. One that was released is not
+        """Say whether a member of the current round has gone, or is unreachable. One that was released is not
         gone: it has left after the iteration in flight, so its part of the sum is sent, and the others get the sum."""
         return any(
             node not in self._log.present or not (self.reaches(node) or self._log.lives.get(node) in self.released)

@@ -26,7 +26,7 @@ def secret_file(folder: Path, node: str, *keys: str) -> Path:
 
 
 def takes(cluster: LocalAgents, agent: AgentProcess, key: str) -> bool:
-    """Whether the agent can be found and linked to with this key alone."""
+    """Say whether the agent can be found and linked to with this key alone."""
     secret = JobSecret.from_text(key, where="a test")
     terms = TermStore(StoreConnection(cluster.endpoint).connect(), run_id=DEFAULT_RUN_ID, secret=secret)
     try:

@@ -60,7 +60,7 @@ def members_of_a_round(*nodes: NodeId) -> Log:
     ],
 )
 def test_a_majority_needs_no_permission_and_a_minority_gets_none(linked: str, dead: str, authority: Authority) -> None:
-    """Of four members, this node reaches some, some others are proven dead. With b and c, d was a majority."""
+    """Let this node reach some of four members, some others are proven dead. With b and c, d was a majority."""
     reachable = Reachability(A, "a#1", members_of_a_round(A, B, C, D))
     reachable.peers.update({NodeId(node): f"{node}#1" for node in linked})
     reachable.dead.update(f"{node}#1" for node in dead)
@@ -102,7 +102,7 @@ def test_a_part_with_an_old_log_needs_the_electorate_that_the_store_keeps() -> N
 
 
 def test_nobody_joins_a_leader_that_the_store_may_not_know() -> None:
-    """Where all that elected it die, a member that was cut off goes on with the store; what others say goes on."""
+    """Let all that elected a leader die: a member that was cut off goes on with the store; what others say goes on."""
     leader = round_of_three()
     leader.lost(C, now=1.0)
     leader.store_unreachable(now=1.0)
