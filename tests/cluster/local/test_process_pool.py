@@ -93,6 +93,7 @@ def test_processes_of_a_job_that_failed_are_not_kept(cluster: LocalCluster) -> N
 def test_one_that_was_killed_while_it_was_free_is_replaced(cluster: LocalCluster) -> None:
     """An agent and a task."""
     first = run(cluster)
+    assert comes(lambda: not cluster.members()), "they are free when the job is quite over"
     killed = {min(first["agents"]), min(first["tasks"])}
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
