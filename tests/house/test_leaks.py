@@ -137,4 +137,5 @@ def test_a_leaking_test_fails_and_a_clean_one_passes(tmp_path: Path) -> None:
     assert run.stdout.splitlines()[-1].startswith("3 passed, 2 errors")
     assert "is still open" in run.stdout
     assert "/memfd:untouched" in run.stdout
-    assert ["test_leaking" in line or "test_mapping" in line for line in run.stdout.splitlines()[-3:-1]] == [True, True]
+    failed = [line for line in run.stdout.splitlines() if line.startswith("ERROR ")]
+    assert ["test_leaking" in failed[0], "test_mapping" in failed[1]] == [True, True]
