@@ -1,4 +1,4 @@
-"""Two replicas that talk to each other, for tests of single rules of the log."""
+"""Replicas that talk to each other, for tests of single rules of the log."""
 
 from chicle_elastic.cluster.consensus.entries import Ended
 from chicle_elastic.cluster.consensus.log import KEPT_ENTRIES, Log
@@ -49,24 +49,26 @@ def orders_of(replica: Replica) -> list[effects.Effect]:
 
 
 def exchange(one: Replica, other: Replica, from_one: list, from_other: list) -> list:
-    """Deliver what two replicas say to each other until they are silent.
+    """Deliver what two replicas say to each other until they are silent; see `deliver`."""
+    return deliver({one: from_one, other: from_other})
+
+
+def deliver(said: dict[Replica, list]) -> list:
+    """Deliver what these replicas have said, and what follows from it; what they say to others is lost.
 
     Returns:
         All actions that are not messages.
     """
-    rest = []
-    from_one, from_other = from_one + one.settle(now=1.0), from_other + other.settle(now=1.0)
-    waiting = [(one, other, action) for action in from_one] + [(other, one, action) for action in from_other]
+    rest, replicas = [], {replica.node: replica for replica in said}
+    waiting = [(sender, action) for sender, actions in said.items() for action in actions + sender.settle(now=1.0)]
     while waiting:
-        sender, receiver, action = waiting.pop(0)
+        sender, action = waiting.pop(0)
         if not isinstance(action, Send):
             rest.append(action)
-        elif action.to == receiver.node:
-            answers = receiver.received(
-                sender.node, codec.decode(codec.encode(action.message, Message), Message), now=1.0
-            )
-            answers += receiver.settle(now=1.0)
-            waiting += [(receiver, sender, answer) for answer in answers]
+        elif (receiver := replicas.get(action.to)) is not None:
+            message = codec.decode(codec.encode(action.message, Message), Message)
+            answers = receiver.received(sender.node, message, now=1.0) + receiver.settle(now=1.0)
+            waiting += [(receiver, answer) for answer in answers]
     return rest
 
 

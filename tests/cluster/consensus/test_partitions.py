@@ -1,5 +1,7 @@
 """A network in parts: which part of a job goes on, and what the others do meanwhile."""
 
+import itertools
+
 import pytest
 
 from chicle_elastic.cluster.consensus import reachability
@@ -29,11 +31,21 @@ from chicle_elastic.cluster.consensus.messages import (
 from chicle_elastic.cluster.consensus.patience import DOUBT_LOOKS
 from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
 from chicle_elastic.cluster.consensus.replica import Replica
-from chicle_elastic.ids import NodeId
+from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
+from chicle_elastic.values import ChunkInfo
 from tests.cluster.consensus.log_judge import BrokenPromiseError
-from tests.cluster.consensus.log_pair import A, B, C, ended, exchange, lead_with_follower, run_to_first_iteration
+from tests.cluster.consensus.log_pair import (
+    A,
+    B,
+    C,
+    deliver,
+    ended,
+    exchange,
+    lead_with_follower,
+    run_to_first_iteration,
+)
 from tests.cluster.consensus.test_log import run_histories
 
 D = NodeId("d")
@@ -369,6 +381,56 @@ def test_a_round_is_formed_when_those_that_it_leaves_out_know_of_it() -> None:
     assert lead.log.electorate == {A: "a#1", B: "b#1"}
     exchange(lead, follower, actions, [])
     assert lead.log.electorate == {A: "a#1"}
+
+
+def iterate_three() -> tuple[Replica, Replica, Replica]:
+    """The replicas of a, which leads, b and c, all linked and in iteration 1 of round 1; c is under notice."""
+    a, b, c = trio = [Replica(node, f"{node}#1", Scheduler(SchedulerSettings(start_nodes=3))) for node in (A, B, C)]
+
+    def propose(author: Replica, event: events.Event) -> None:
+        deliver({replica: author.propose(event, now=0.0) if replica is author else [] for replica in trio})
+
+    a.claimed(1, now=0.0)
+    pairs = itertools.permutations(trio, 2)
+    welcomed = [action for one, other in pairs for action in one.connected(other.node, other.life, now=0.0)]
+    deliver({a: welcomed, b: [], c: []})
+    chunks = tuple(ChunkInfo(id=ChunkId(number), num_rows=10, size_bytes=1) for number in range(3))
+    propose(a, events.ChunksDeclared(chunks=chunks))
+    for replica in trio:
+        propose(replica, events.NodeJoined(node=replica.node))
+    propose(a, events.RoundFormed(round=1, members=(A, B, C)))
+    for replica in trio:
+        own = tuple(a.log.scheduler.ledger.node_chunks[replica.node].copies)
+        propose(replica, events.ChunksLoaded(chunks=own, node=replica.node, round=1))
+    propose(c, events.LeaveNoticed(node=C))
+    return a, b, c
+
+
+def test_a_leader_without_the_store_needs_the_majority_of_the_log_that_it_takes_over() -> None:
+    """a is half of a and b, and has the store. By its own log c is a majority with b; by that of b they are half."""
+    a, b, c = iterate_three()
+    deliver({b: b.iteration_ended(ended(), votes=1, now=1.0), a: a.iteration_ended(ended(), votes=1, now=1.0)})
+    assert [replica.log.called for replica in (a, b, c)] == [(2, (A, B)), (2, (A, B)), (1, (A, B, C))]
+    a.propose(events.RoundFormed(round=2, members=(A, B)), now=2.0)
+    a.lost(C, now=2.0)
+    [question] = [action for action in a.claimed(2, now=2.0) if isinstance(action, Send)]
+    for answer in b.received(A, question.message, now=2.0):
+        a.received(B, answer.message, now=2.0)  # what a says now does not arrive any more
+    assert set(a.log.electorate) == {A, B}
+    a.lost(B, now=3.0)
+    a.claimed(3, now=3.0)
+    a.iteration_broke(*a.log.in_flight, "b was lost", now=3.0)
+    b.lost(A, now=3.0)
+    b.store_unreachable(now=3.0)
+    c.lost(A, now=3.0)
+    for _ in range(2):  # b knows term 2, and refuses it to c
+        while c.role is Role.FOLLOWING:
+            c.store_unreachable(now=3.0)
+        deliver({c: c.store_unreachable(now=3.0), b: []})
+    assert (c.role, c.term, c.lead) == (Role.COLLECTING, 3, C)
+    deliver({c: c.iteration_ended(ended(), votes=1, now=3.0), b: []})
+    assert c.log.called == b.log.called
+    assert (a.role, c.role) == (Role.LEADING, Role.FOLLOWING)
 
 
 def test_a_node_that_stays_without_a_task_knows_that_a_round_leaves_it_out() -> None:
