@@ -498,14 +498,14 @@ class Membership:
         )
         agents = (self._contact(), *(Contact(life=peer.life, address=peer.address) for peer in peers))
 
-        def show() -> bool:
-            is_stored = self._terms.heal(term)
+        def show() -> Term:
+            stored = self._terms.heal(term)
             self._terms.beat(term.term, incarnation, agents)
-            return is_stored
+            return stored
 
-        def again(is_stored: bool = False) -> None:
-            if is_stored and incarnation == self.log.incarnation:
-                self.log.stored(term.term)
+        def again(stored: Term | None = None) -> None:
+            if stored is not None and incarnation == self.log.incarnation:
+                self.log.stored(stored)
             self._later(HEAL_S, lambda: self._show_life(incarnation))
 
         self._ask_store(show, again, again)

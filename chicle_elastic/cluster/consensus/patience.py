@@ -11,15 +11,21 @@ class Patience:
 
     def __init__(self) -> None:
         self._num_looks = self._num_doubts = 0
+        self._is_refused = False
 
     @property
     def is_over(self) -> bool:
         """See the class."""
         return self._num_looks >= PATIENCE_LOOKS
 
+    @property
+    def rests(self) -> bool:
+        """Whether this node was refused, and has not waited since."""
+        return self._is_refused and not self.is_over
+
     def begin(self) -> None:
         """The leader is gone: wait from now on. Doubts go on, as a claim that the store refuses does not end them."""
-        self._num_looks = 0
+        self._num_looks, self._is_refused = 0, False
 
     def end(self) -> None:
         """There is a leader."""
@@ -27,7 +33,11 @@ class Patience:
 
     def shorten(self) -> None:
         """Another node has a leader, and may be about to lose it, too."""
-        self._num_looks = PATIENCE_LOOKS - RETRY_LOOKS
+        self._num_looks, self._is_refused = PATIENCE_LOOKS - RETRY_LOOKS, True
+
+    def refuse(self) -> None:
+        """The store has granted what this node asked for to another one, which may need it."""
+        self._is_refused = True
 
     def looked(self) -> None:
         """The node has looked once more."""

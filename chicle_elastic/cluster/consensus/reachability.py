@@ -77,6 +77,11 @@ class Reachability:
         return own if own is Authority.MAJORITY else min([own, *map(self._authority, self.stored)])
 
     @property
+    def is_majority(self) -> bool:
+        """Whether this node and the linked ones need nobody's permission."""
+        return self.authority() is Authority.MAJORITY
+
+    @property
     def electorates(self) -> Electorates:
         """Return all electorates that a part needs which asks the store after this node."""
         own = self._log.electorates
@@ -104,7 +109,7 @@ class Reachability:
     def overrules(self, members: Iterable[str]) -> bool:
         """Whether a majority is here, and the members of a term that began without this node cannot go on alone. They
         have such a term where they reached the store, and the majority that went on without them did not."""
-        return self.authority() is Authority.MAJORITY and not any(
+        return self.is_majority and not any(
             self._may_have_led(set(electorate.values()), members) for electorate in self._log.electorates
         )
 

@@ -55,13 +55,12 @@ class Replica:
     """
 
     def __init__(self, node: NodeId, life: str, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
-        self.node = node
-        self.life = life
+        self.node, self.life = node, life
         self.own = NodeLog(node, life, scheduler, kept=kept)
         self.log = self.own.log
         self.role = Role.FOLLOWING
         self.lead: NodeId | None = None
-        self.term = 0
+        self.term = self._newest = self._claimed_term = 0
         self._reachability = Reachability(node, life, self.log)
         self.peers = self._reachability.peers
         self.is_paused = False
@@ -70,7 +69,6 @@ class Replica:
         self._question: NewTerm | None = None
         self._queue: list[Append | Install] = []
         self._patience = Patience()
-        self._newest = self._claimed_term = 0
         self._link_reporter = LinkReporter()
         # As the leader, or while becoming it.
         self._waiting = PendingProposal(self.log)
@@ -109,7 +107,6 @@ class Replica:
             # The store granted a term in which this peer was reached; the lost peer may ask for the next one.
             self._claim()
         elif self.role is Role.FOLLOWING and self.lead in (None, peer):
-            self.lead = None
             self._look_for_lead()
         elif self.role is Role.FOLLOWING:
             self._report_links()
@@ -150,7 +147,6 @@ class Replica:
             self._on_refusal(message)
         elif isinstance(message, SteppedDown):
             if self.role is Role.FOLLOWING and self.lead == peer:
-                self.lead = None
                 self._look_for_lead()
         elif isinstance(message, LinkReport):
             self._link_reports.add(peer, message, now)
@@ -227,22 +223,28 @@ class Replica:
         self._collect(term, now, is_stored=True)
         return self._take()
 
-    def stored(self, term: int) -> list[Action]:
-        """The store has a term of this node that was begun without the store."""
-        self._reachability.is_stored = term == self.term
+    def stored(self, term: Term, *, now: float) -> list[Action]:
+        """The store holds this term, where a leader keeps its own. One that is as new, of a candidate that could not
+        lead, would send all joining nodes there."""
+        if (term.term, term.lead) == (self.term, self.life):
+            self._reachability.is_stored = True
+        elif self.role is Role.LEADING and term.term >= self.term:
+            self._newest = max(self._newest, term.term)
+            self._collect(self._newest + 1, now) if self._reachability.is_majority else self._claim()
         return self._take()
 
     def refused(self, term: Term, *, now: float) -> list[Action]:
         """The store has granted this term to another agent."""
         if self.role is Role.CLAIMING:
             self._step_down()
+            self._patience.refuse()
             self._judge_look(term)
         return self._take()
 
     def store_unreachable(self, *, now: float) -> list[Action]:
         """The store did not answer the last claim or look: a majority goes on without it."""
         if self.role is Role.CLAIMING:
-            if self._reachability.authority() is Authority.MAJORITY:
+            if self._reachability.is_majority:
                 self._collect(self._claimed_term, now)
             else:
                 self._pause("the rendezvous store is unreachable, and" if self.may_claim else "")
@@ -279,8 +281,7 @@ class Replica:
     def _collect(self, term: int, now: float, *, is_stored: bool = False) -> None:
         """Begin a term: ask all agents for the positions of their logs."""
         self.term, self._reachability.is_stored = term, is_stored
-        self.lead = self.node
-        self.role = Role.COLLECTING
+        self.role, self.lead = Role.COLLECTING, self.node
         self._election.clear()
         if not self._reachability.is_complete():
             self._claim()
@@ -422,14 +423,14 @@ class Replica:
             self._sequence_one(events.IterationAborted(round=round, iteration=iteration, reason=why), now)
 
     def _leave(self, reason: str) -> None:
-        self.role = Role.OUT
-        self.lead = None
+        self.role, self.lead = Role.OUT, None
         self._do(Expelled(reason=reason))
 
     # Without a leader.
 
     def _look_for_lead(self) -> None:
         """The leader is gone: the first present node that can be reached claims the next term, the others wait."""
+        self.lead = None
         if self._reachability.first_reached() == self.node:
             self._claim()
         else:
@@ -451,7 +452,7 @@ class Replica:
         is_lead_linked = stored.lead in self.peers.values()
         if term > self.term and not (is_counted and (is_lead_linked or self._patience.is_over)):
             self._look_for_lead()  # without this node; or the new leader was lost before it could send a message
-        elif self.is_paused and self._reachability.first_reached() == self.node:
+        elif self.is_paused and not self._patience.rests and self._reachability.first_reached() == self.node:
             self._claim()
         elif not self._patience.is_over:
             self._do(CheckTerm())
@@ -463,8 +464,7 @@ class Replica:
             self._leave("the leader is gone, and no node of the job can be reached")
 
     def _step_down(self) -> None:
-        self.role = Role.FOLLOWING
-        self.lead = None
+        self.role, self.lead = Role.FOLLOWING, None
         self._patience.begin()
         self._waiting.clear()
 

@@ -223,9 +223,9 @@ class ReplicatedLog:
         """The store has granted a claim."""
         self._act(self._replica.claimed(term, now=self._loop.now()))
 
-    def stored(self, term: int) -> None:
-        """The store has a term of this node that was begun without the store."""
-        self._act(self._replica.stored(term))
+    def stored(self, term: Term) -> None:
+        """The store holds this term, where a leader keeps its own."""
+        self._act(self._replica.stored(term, now=self._loop.now()))
 
     def refused(self, term: Term) -> None:
         """The store has granted this term to another agent."""

@@ -99,21 +99,22 @@ class TermStore:
             now = self._cell.swap(seen, value)
             return self._cell.is_in_place(now, value), self._judge(now)
 
-    def heal(self, known: Term) -> bool:
+    def heal(self, known: Term) -> Term:
         """Write the term that the leader knows to be the newest, if the store has none that new, or a foreign value.
-        Returns whether the store has this very term now. Raises StoreUnreachableError when it does not answer."""
+        Returns the term that the store has now; none where another agent was faster. Raises StoreUnreachableError when
+        the store does not answer."""
         with self._lock:
             seen = self._cell.read()
             try:
                 newest = self._judge(seen)
                 if newest.term >= known.term:
-                    return (newest.term, newest.lead) == (known.term, known.lead)
+                    return newest
                 found = f"it holds term {newest.term}" if newest.term else "it holds none: it was restarted"
                 logger.warning("the leader restores term %d in the rendezvous store: %s", known.term, found)
             except ForgedStateError as error:
                 logger.error("the leader restores term %d in the rendezvous store: %s", known.term, error)
             values = codec.to_values(known)
-            return self._cell.is_in_place(self._cell.swap(seen, values), values)  # no other agent was faster
+            return known if self._cell.is_in_place(self._cell.swap(seen, values), values) else Term()
 
     def beat(self, term: int, leader: str, agents: tuple[Contact, ...]) -> None:
         """The leader lives: increment the counter of the beacon. Raises StoreUnreachableError when the store does not

@@ -214,10 +214,10 @@ class Net:
                 continue
             self.do(agent, agent.replica.check_links)
             replica = agent.replica
-            is_stale = self.store is not None and self.store.term < replica.term
-            if replica.role is Role.LEADING and is_stale and agent.node not in self.without_store:
-                self._keep(agent, replica.term, (agent.life, *replica.peers.values()))
-                self.do(agent, self._has_stored, agent)
+            if self.store is not None and replica.role is Role.LEADING and agent.node not in self.without_store:
+                if self.store.term < replica.term:
+                    self._keep(agent, replica.term, (agent.life, *replica.peers.values()))
+                self.do(agent, replica.stored, self.store)
             for life in replica.log.voters.values():
                 if not self.agents[life].is_alive or self.agents[life].is_gone:
                     self._refused(agent, self.agents[life])
@@ -232,10 +232,6 @@ class Net:
     def _keep(self, agent: Agent, term: int, members: tuple[str, ...]) -> None:
         """The store has a new term of an agent."""
         self.store = Term(term=term, lead=agent.life, members=members, electorates=agent.replica.electorates)
-
-    @staticmethod
-    def _has_stored(agent: Agent, *, now: float) -> list[Action]:
-        return agent.replica.stored(agent.replica.term)
 
     def _hang_up(self, one: str, other: str) -> None:
         self._close(one, other)

@@ -463,8 +463,8 @@ def test_all_agents_fold_the_same_events(kind: str, number: int) -> None:
 def test_a_lead_that_ignores_better_logs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of the histories is not blind: without this rule, they fail."""
     monkeypatch.setattr(Election, "better_than", lambda self, log, lives: None)
-    with pytest.raises(BrokenPromiseError, match="everybody comes to the end"):
-        run_histories("task", 50, first=50)  # the first one that shows it is number 54
+    with pytest.raises(BrokenPromiseError, match=r"comes to (an|the) end"):
+        run_histories("task", 50, first=50)  # the first one that shows it is number 84
 
 
 def test_a_lead_that_forgets_to_ask_for_a_term_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

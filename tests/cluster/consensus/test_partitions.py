@@ -1,5 +1,6 @@
 """A network in parts: which part of a job goes on, and what the others do meanwhile."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -28,7 +29,7 @@ from chicle_elastic.cluster.consensus.messages import (
     SteppedDown,
     Term,
 )
-from chicle_elastic.cluster.consensus.patience import DOUBT_LOOKS
+from chicle_elastic.cluster.consensus.patience import DOUBT_LOOKS, RETRY_LOOKS
 from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
 from chicle_elastic.cluster.consensus.replica import Replica
 from chicle_elastic.ids import ChunkId, NodeId
@@ -124,9 +125,41 @@ def test_nobody_joins_a_leader_that_the_store_may_not_know() -> None:
     leader.received(B, Propose(origin="b#1", number=1, event=events.StopRequested(reason="x")), now=2.0)
     leader.settle(now=2.0)
     assert [entry.origin for entry in leader.log.entries] == ["", "b#1"]
-    leader.stored(2)
+    leader.stored(Term(term=2, lead="a#1"), now=3.0)
     leader.settle(now=3.0)
     assert [entry.origin for entry in leader.log.entries] == ["", "b#1", "d#1"]
+
+
+def test_a_leader_replaces_a_newer_term_of_a_candidate_that_could_not_lead() -> None:
+    """It went on without the store, where joining nodes read of the other one: they would wait for it for ever."""
+    leader = round_of_three()
+    leader.lost(C, now=1.0)
+    leader.store_unreachable(now=1.0)
+    leader.received(B, LogPosition(term=2, last_term=0, length=0, base=0), now=1.0)
+    for foreign in (2, 7):
+        asked = leader.stored(Term(term=foreign, lead="c#1", members=("c#1", "b#1")), now=2.0)
+        assert [(type(action.message), action.message.term) for action in asked] == [(NewTerm, foreign + 1)]
+        leader.received(B, LogPosition(term=foreign + 1, last_term=0, length=0, base=0), now=2.0)
+        assert (leader.role, leader.term) == (Role.LEADING, foreign + 1)
+    assert leader.stored(Term(term=8, lead="a#1", members=("a#1",)), now=3.0) == []
+    assert leader.stored(Term(term=7, lead="c#1", members=("c#1",)), now=3.0) == [], "an answer of before"
+
+
+def test_a_paused_node_that_was_refused_rests_like_others() -> None:
+    """The other one, which hears a leader, would refuse it again, and each claim takes a term from the store."""
+    node = round_of_three()
+    node.lost(C, now=1.0)
+    node.lost(B, now=1.0)
+    node.store_unreachable(now=1.0)
+    node.connected(B, "b#1", now=2.0)
+    stored = Term(term=1, lead="a#1", members=("a#1", "b#1", "c#1"))
+    assert [type(action) for action in node.looked(stored, now=2.0)] == [Claim]
+    node.claimed(2, now=2.0)
+    assert node.received(B, Refusal(term=1), now=2.0) == [CheckTerm()]
+    looks = [node.looked(dataclasses.replace(stored, term=2), now=2.0) for _ in range(RETRY_LOOKS)]
+    assert [type(action) for [action] in looks] == [CheckTerm] * (RETRY_LOOKS - 1) + [Claim]
+    node.refused(Term(term=3, lead="b#1", members=("b#1", "a#1")), now=3.0)
+    assert node.role is Role.FOLLOWING, "b may be about to lead"
 
 
 def test_a_release_counts_where_its_entry_stands() -> None:

@@ -91,11 +91,11 @@ def test_the_leader_and_each_agent_fill_a_restarted_store() -> None:
     with StoreServer(endpoint):
         wait_for(connection)
         assert (leader.look(), leader.find(N0)) == (Term(), None)
-        assert leader.heal(second)
+        assert leader.heal(second) == second
         assert leader.publish_again()
-        assert leader.heal(second), "it is there"
+        assert leader.heal(second) == second, "it is there"
         assert (leader.look(), leader.find(N0)) == (second, CONTACT)
-        assert not leader.heal(first), "a later term is none that has to be healed"
+        assert leader.heal(first) == second, "a later term is none that has to be healed"
         assert leader.look() == second
 
 
@@ -118,7 +118,8 @@ def test_a_restarted_store_grants_no_term_before_the_leader_had_time_to_restore_
         for terms_of_node, known in ((survivor, 1), (stranger, 0), (newcomer, 0)):
             with pytest.raises(StoreUnreachableError, match="has just begun and has no term"):
                 terms_of_node.claim(known + 1, other, ("n9#1",), known=known)
-        assert leader.heal(Term(term=4, lead="n0#1", address=CONTACT.address, members=("n0#1",)))
+        fourth = Term(term=4, lead="n0#1", address=CONTACT.address, members=("n0#1",))
+        assert leader.heal(fourth) == fourth
         assert stranger.claim(1, other, ("n9#1",), known=0) == (False, leader.look())
     with StoreServer(endpoint):
         wait_for(connections[1])
@@ -161,7 +162,7 @@ def test_a_leader_that_heals_does_not_take_the_term_of_a_faster_one_for_its_own(
         lead = terms(Overtaken(host.endpoint).connect(), secret)
         assert comes(lambda: is_granted_at(lead), 10)
         other = terms(StoreConnection(host.endpoint).connect(), secret)
-        assert not lead.heal(Term(term=2, lead="n1#1", address="tcp://127.0.0.1:2", members=("n1#1",)))
+        assert lead.heal(Term(term=2, lead="n1#1", address="tcp://127.0.0.1:2", members=("n1#1",))) == Term()
         assert other.look().lead == "n0#1"
 
 
