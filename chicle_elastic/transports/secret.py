@@ -38,6 +38,7 @@ GROUP_MODES = (0o640, 0o440)
 """So Kubernetes mounts a Secret for a process that is not root: root owns it, and the group of the pod reads it."""
 MAX_SIGNED_BYTES = 1 << 20
 MAC_BYTES = 32
+MAX_SIGNATURES_BYTES = MAX_KEYS * (2 * MAC_BYTES + 1)  # before a signed value
 _DOMAIN = b"chicle/1"
 
 

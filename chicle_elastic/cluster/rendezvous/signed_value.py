@@ -13,7 +13,7 @@ from typing import Any
 
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import SecretError, UsageError
-from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.secret import MAX_SIGNATURES_BYTES, JobSecret
 
 MAX_CELL_BYTES = 1 << 18  # 512 members with long names
 
@@ -50,12 +50,14 @@ class SignedValue:
 
     def swap(self, seen: Reading, value: Any) -> Reading:
         """Write a value in place of what was read, unless the key holds something else by now. Raises UsageError when
-        the value is larger than `MAX_CELL_BYTES`, StoreUnreachableError when the store does not answer. Returns what
-        the key holds now; `is_in_place` tells whether that is the new value."""
+        the value does not fit `MAX_CELL_BYTES` with signatures by as many keys as a secret may have (a change of the
+        secret adds them to what is there), StoreUnreachableError when the store does not answer. Returns what the key
+        holds now; `is_in_place` tells whether that is the new value."""
         signed = self._secret.sign(self.key, value)
-        if len(signed) > MAX_CELL_BYTES:
+        num_bytes = MAX_SIGNATURES_BYTES + len(signed.partition(b" ")[2])
+        if num_bytes > MAX_CELL_BYTES:
             raise UsageError(
-                f"a value of {len(signed)} bytes does not fit the store's key {self.key!r} ({MAX_CELL_BYTES} bytes at "
+                f"a value of {num_bytes} bytes does not fit the store's key {self.key!r} ({MAX_CELL_BYTES} bytes at "
                 "most); use fewer nodes, or shorter names"
             )
         return self._verify(self._store.compare_set(self.key, seen.raw or b"", signed))

@@ -12,7 +12,7 @@ import pytest
 from chicle_elastic.cluster.rendezvous.errors import ForgedStateError
 from chicle_elastic.cluster.rendezvous.signed_value import MAX_CELL_BYTES, SignedValue
 from chicle_elastic.errors import SecretError, UsageError
-from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.secret import MAX_KEYS, JobSecret
 from tests.cluster.rendezvous.rendezvous_agents import STATE_KEY, Party, join, party, results, start
 from tests.timeouts import timeout_s
 
@@ -151,13 +151,19 @@ def test_a_cell_is_written_by_one_of_those_who_try_at_once() -> None:
         assert [{"lead": index} for index in won] == [cells[0].read().value]
 
 
-def test_a_value_that_does_not_fit_a_cell_is_not_written() -> None:
-    """Nobody would read it."""
+def test_a_value_that_has_no_room_for_all_signatures_is_not_written() -> None:
+    """Nobody would read it; whoever changes the secret would find that out when it signs the value by one more key."""
+    keys = "\n".join(number.to_bytes(32).hex() for number in range(MAX_KEYS))
     with party() as cluster:
         cell = _cell(cluster)
+        many = SignedValue(cluster.handler("n1").entry.store, key=cell.key, secret=JobSecret.from_text(keys, where="x"))
+        least = len(many._secret.sign(cell.key, ""))
+        text = "x" * (MAX_CELL_BYTES - least)
         with pytest.raises(UsageError, match="does not fit the store's key"):
-            cell.swap(cell.read(), "x" * MAX_CELL_BYTES)
+            cell.swap(cell.read(), text + "xx")
         assert cell.read().raw is None
+        cell.swap(cell.read(), text[1:])
+        assert many.swap(cell.read(), text).value == text
 
 
 def _cell(cluster: Party) -> SignedValue:
