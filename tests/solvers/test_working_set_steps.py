@@ -10,7 +10,7 @@ from chicle_elastic import waits
 from chicle_elastic.solvers.linear.local import LocalPart
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.working_set import solution, steps
-from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
+from chicle_elastic.solvers.linear.working_set.passes import gather
 from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 from tests.solvers.linear_jobs import Tasks, recompute
 from tests.solvers.test_newton_passes import tables_of
@@ -161,14 +161,14 @@ def test_a_task_sends_what_it_has_of_the_wanted_rows(kind, small_values, monkeyp
     monkeypatch.setattr("chicle_elastic.solvers.linear.rows.SMALL_VALUES", small_values)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 5)) * (rng.random((300, 5)) < 0.5)
-    passes = WorkingSetPasses(LocalPart(tables_of(X, kind), 0.5))
+    local = LocalPart(tables_of(X, kind), 0.5)
     for wanted in ([7, 40, 299, 350], [350, 360]):
         own = [row for row in wanted if row < 300]
         lengths = [5 if kind == "dense" or row >= 300 else np.count_nonzero(X[row]) for row in wanted]
         state = WorkingSetState(phase=WorkingSetPhase.GATHER, num_outputs=1, D=6, num_rows=400)
         state.wanted, state.wanted_lengths = np.array(wanted, dtype=float), np.array(lengths, dtype=float)
         sums = Sums(state, np.zeros(state.sums_size()))
-        passes.gather(state, sums)
+        gather(local, state, sums)
         ends = np.cumsum([0, *lengths])
         sent = scipy.sparse.csr_array((sums.values, sums.columns.astype(int), ends), shape=(len(wanted), 5)).toarray()
         np.testing.assert_array_equal(sent[: len(own)], X[own])

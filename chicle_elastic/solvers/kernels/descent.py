@@ -74,38 +74,23 @@ FIRST_PER_GAP, LEAST_PER_GAP = 2.0, 0.1
 
 
 class SampleTable(NamedTuple):
-    """Everything per sample that is not a feature, one entry per chunk.
+    """Everything per sample that is not a feature: addresses, one per chunk. Kernels write duals, `left_out`, norms."""
 
-    Attributes:
-        lengths: Rows per chunk, shape (num_chunks,), int64.
-        targets: Addresses of class codes (int32).
-        duals: Addresses of the duals (float64, outputs side by side); the kernels write there.
-        left_out: Addresses of whether each dual is left out (uint8, outputs side by side); the kernels write there.
-        norms: Addresses of |x|^2 with the intercept column (float64); 0 until a row is first visited.
-        upper: Addresses of C_i (float64); 0 where every sample has `uniform_upper`.
-        uniform_upper: C.
-    """
-
-    lengths: Array
-    targets: Array
-    duals: Array
-    left_out: Array
-    norms: Array
-    upper: Array
-    uniform_upper: float
+    lengths: Array  # rows per chunk, shape (num_chunks,), int64
+    targets: Array  # of class codes (int32)
+    duals: Array  # float64, outputs side by side
+    left_out: Array  # of whether each dual is left out (uint8, outputs side by side)
+    norms: Array  # of |x|^2 with the intercept column (float64); 0 until a row is first visited
+    upper: Array  # of C_i (float64); 0 where every sample has `uniform_upper`
+    uniform_upper: float  # C
 
 
 class Scratch(NamedTuple):
-    """Memory of one thread.
+    """Memory of one thread."""
 
-    Attributes:
-        work, gathered: See `tables`; shape (num_features,), float32, and float64 zeros. Empty without a working copy.
-        chunks, rows: The rows to visit in a block, shape (BLOCK_ROWS,), uint32.
-    """
-
-    work: Array
-    gathered: Array
-    chunks: Array
+    work: Array  # see `tables`; shape (num_features,), float32. Empty without a working copy, as the next one
+    gathered: Array  # zeros of this shape, float64
+    chunks: Array  # chunks, rows: the rows to visit in a block, shape (BLOCK_ROWS,), uint32
     rows: Array
 
 
@@ -128,15 +113,10 @@ def make_scratch(rows: RowTable) -> Scratch:
 
 @kernel
 def shuffle(
-    order,  # OUT
-    counts,  # OUT
+    order,  # OUT: buckets, shape (n,), int32; those that nobody visits are below 0
+    counts,  # OUT: int64, see `CURSOR`; the state of the generator is not 0
 ):
-    """Begin a pass: move the buckets that nobody visits any more to the end, and shuffle the others.
-
-    Args:
-        order: Buckets, shape (n,), int32; those that nobody visits are below 0.
-        counts: int64, see `CURSOR`; the state of the generator is not 0.
-    """
+    """Begin a pass: move the buckets that nobody visits any more to the end, and shuffle the others."""
     kept, random = 0, np.uint64(counts[RANDOM])
     for place in range(counts[ACTIVE]):
         bucket = order[place]
@@ -154,65 +134,42 @@ def shuffle(
 
 @kernel
 def descend(
-    loss,
-    rows,
-    samples,
-    bucket_chunk,
+    loss,  # one of `losses.LOSSES`
+    rows,  # `tables.RowTable`
+    samples,  # `SampleTable`
+    bucket_chunk,  # bucket_chunk, bucket_row: chunk and first row there of each bucket, shape (num_buckets,), int32
     bucket_row,
-    bucket_rows,
-    positives,
-    intercept,
-    ahead,
-    orders,  # OUT
-    counts,  # OUT
-    bounds,  # OUT
-    dual_sums,
-    stop,
-    scratch,  # OUT
-    are_done,
-    num_buckets,
-    max_blocks,
-    sigma,
-    goal,
+    bucket_rows,  # rows of a bucket, see `LocalTables.bucket_rows`; the last one of a chunk may have fewer
+    positives,  # positive class of each output, shape (outputs,), int32
+    intercept,  # value of the intercept column; 0 for none
+    ahead,  # rows to ask for ahead of time, `BLOCK_ROWS` for none
+    # orders, counts: OUT. Of one pass one order, which all outputs have in common, as `shuffle` leaves it; of many
+    # passes one for each output, in which buckets without a row to visit become negative; (orders, num_buckets or 3)
+    orders,
+    counts,
+    # OUT: largest and least derivative of the pass before, infinite where nothing is to be left out, and what an
+    # estimate is of the gap that is found after it; shape (outputs, 3), float64. Written by many passes
+    bounds,
+    dual_sums,  # sums of dual values per output before this call
+    stop,  # uint8 of shape (1,); looked at between blocks, or between many passes
+    scratch,  # OUT: `Scratch`
+    are_done,  # which orders have no part in this, shape (orders,), bool
+    num_buckets,  # buckets of the order to visit, where there is one pass
+    max_blocks,  # blocks to do at most before looking at the clock, where there is one pass
+    sigma,  # CoCoA's sigma' >= 1
+    goal,  # relative gap that ends many passes
+    # 0 for one pass. Else one thread makes passes for one output after the other over buckets of one row, until the gap
+    # is `goal`, or as many duals were visited
     most_visits,
-    vectors,  # OUT
-    processed,  # OUT
-    stats,  # OUT
+    vectors,  # OUT: w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous
+    processed,  # OUT: rows processed per chunk are added, shape (num_chunks,), int64
+    # OUT: per output, shape (outputs, 5), float64, C-contiguous. Added to: gap contributions at the moving vector (of
+    # many passes the gap at their end, or `FIRST_PER_GAP` times what it is expected to be if that is above `goal`),
+    # change of the sum of dual values, duals that were looked at. Then the largest and the least derivative of duals
+    # that may move (in the last pass)
+    stats,
 ):
     """Exact coordinate steps over the buckets of an order; threads share the order block by block.
-
-    Args:
-        loss: One of `losses.LOSSES`.
-        rows: `tables.RowTable`.
-        samples: `SampleTable`; its duals, norms and `left_out` are written (OUT).
-        bucket_chunk: Chunk of each bucket, shape (num_buckets,), int32.
-        bucket_row: First row of each bucket in its chunk, shape (num_buckets,), int32.
-        bucket_rows: Rows of a bucket, see `LocalTables.bucket_rows`; the last one of a chunk may have fewer.
-        positives: Positive class of each output, shape (outputs,), int32.
-        intercept: Value of the intercept column; 0 for none.
-        ahead: Rows to ask for ahead of time, `BLOCK_ROWS` for none.
-        orders, counts: Of one pass one order, which all outputs have in common, as `shuffle` leaves it; of many passes
-            one for each output, in which buckets without a row to visit become negative. Shape (orders, num_buckets)
-            and (orders, 3).
-        bounds: Largest and least derivative of the pass before, infinite where nothing is to be left out, and what an
-            estimate is of the gap that is found after it; per output, shape (outputs, 3), float64. Written by many
-            passes.
-        dual_sums: Sums of dual values per output before this call.
-        stop: uint8 of shape (1,); looked at between blocks, or between many passes.
-        scratch: `Scratch`.
-        are_done: Which orders have no part in this, shape (orders,), bool.
-        num_buckets: Buckets of the order to visit, where there is one pass.
-        max_blocks: Blocks to do at most before looking at the clock, where there is one pass.
-        sigma: CoCoA's sigma' >= 1.
-        goal: Relative gap that ends many passes.
-        most_visits: 0 for one pass. Else one thread makes passes for one output after the other over buckets of one
-            row, until the gap is `goal`, or as many duals were visited.
-        vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous.
-        processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
-        stats: Per output, shape (outputs, 5), float64, C-contiguous. Added to: gap contributions at the moving vector
-            (of many passes the gap at their end, or `FIRST_PER_GAP` times what it is expected to be if that is above
-            `goal`), change of the sum of dual values, duals that were looked at. Then the largest and the least
-            derivative of duals that may move (in the last pass).
 
     NumPy equivalent of one pass, where rows of weight 0 are not visited::
 

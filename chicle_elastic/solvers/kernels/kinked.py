@@ -24,45 +24,25 @@ ROW, GRADIENT, DIRECTION, NUM_VECTORS = range(4)
 
 @kernel
 def newton_steps(
-    rows,
-    lengths,
-    intercept,
-    signs,
-    upper,
-    most,
-    goal,
-    most_left,
-    most_steps,
-    stop,
-    matrix,  # OUT
-    scratch,  # OUT
-    of_rows,  # OUT
-    points,  # OUT
-    vectors,  # OUT
-    duals,  # OUT
-    stats,  # OUT
+    rows,  # `tables.RowTable`
+    lengths,  # rows per chunk, shape (num_chunks,), int64
+    intercept,  # value of the intercept column; 0 for none
+    signs,  # +1 where the class is that of the output, else -1, shape (outputs, num_rows), float64
+    upper,  # C_i, shape (num_rows,), float64
+    most,  # largest s_i
+    goal,  # relative gap that ends the steps of an output
+    most_left,  # share of the slope at its beginning that a search along a direction may leave
+    most_steps,  # steps of an output at most, and points that a search looks at
+    stop,  # uint8 of shape (1,); looked at between steps
+    matrix,  # OUT: room for second derivatives, shape (D, D), float64
+    scratch,  # OUT: room for vectors, shape (`NUM_VECTORS`, D), float64
+    of_rows,  # OUT: room for two numbers of each row, shape (2, num_rows), float64
+    points,  # OUT: where the steps of each output are, shape (outputs, D), float64
+    vectors,  # OUT: w of the duals, shape (outputs, D), float64
+    duals,  # OUT: written where their gap is smaller than before, shape (outputs, num_rows), float64
+    stats,  # OUT: see `GAP`, shape (outputs, `NUM_STATS`), float64
 ):
-    """Make Newton steps for each output that is not at its goal.
-
-    Args:
-        rows: `tables.RowTable`.
-        lengths: Rows per chunk, shape (num_chunks,), int64.
-        intercept: Value of the intercept column; 0 for none.
-        signs: +1 where the class is that of the output, else -1, shape (outputs, num_rows), float64.
-        upper: C_i, shape (num_rows,), float64.
-        most: Largest s_i.
-        goal: Relative gap that ends the steps of an output.
-        most_left: Share of the slope at its beginning that a search along a direction may leave.
-        most_steps: Steps of an output at most, and points that a search looks at.
-        stop: uint8 of shape (1,); looked at between steps.
-        matrix: Room for second derivatives, shape (D, D), float64.
-        scratch: Room for vectors, shape (`NUM_VECTORS`, D), float64.
-        of_rows: Room for two numbers of each row, shape (2, num_rows), float64.
-        points: Where the steps of each output are, shape (outputs, D), float64.
-        vectors: w of the duals, shape (outputs, D), float64.
-        duals: Written where their gap is smaller than before, shape (outputs, num_rows), float64.
-        stats: See `GAP`, shape (outputs, `NUM_STATS`), float64.
-    """
+    """Make Newton steps for each output that is not at its goal."""
     kind, last = rows.kind, rows.num_features
     row, gradient, direction = scratch[ROW], scratch[GRADIENT], scratch[DIRECTION]
     margins, changes = of_rows[0], of_rows[1]

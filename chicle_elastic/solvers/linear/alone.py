@@ -36,44 +36,27 @@ gain nearly all; with 8 rows of low rank, which fail either way, take twice as l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Where an iteration has ended.
+    """Where an iteration has ended."""
 
-    Attributes:
-        model: w of each output, flattened.
-        report: The certificate, or what the passes have summed up.
-        figures: The largest relative gap that the passes have estimated, and those of a certificate.
-        duals: Returns those of the model in the order of the rows, shape (num_rows, outputs, 1).
-    """
-
-    model: Array
-    report: Report
-    figures: Mapping[str, float]
-    duals: Callable[[], Array]
+    model: Array  # w of each output, flattened
+    report: Report  # the certificate, or what the passes have summed up
+    figures: Mapping[str, float]  # the largest relative gap that the passes have estimated, and those of a certificate
+    duals: Callable[[], Array]  # returns those of the model in the order of the rows, shape (num_rows, outputs, 1)
 
 
 def looks(
-    trainer: LinearTrainer | RegressionTrainer,
-    source: ArraySource,
+    trainer: LinearTrainer | RegressionTrainer,  # says what is minimised
+    source: ArraySource,  # the rows, in order
     *,
-    seed: int,
-    max_iterations: int,
-    initial_state: Array | None = None,
+    seed: int,  # of the order of visits
+    max_iterations: int,  # how many there are at most
+    initial_state: Array | None = None,  # duals to begin with, (num_rows, outputs, 1); those of a regression are 0
 ) -> Iterator[Look]:
     """Make iterations; those that seem to be good enough, and some others, have certificates.
 
     Nothing comes of rows that do not stay in the cache, and where coordinate descent does not minimise the objective.
-    The last one is that before another method has to go on, or that which Ctrl-C has cut.
-
-    Args:
-        trainer: Says what is minimised.
-        source: The rows, in order.
-        seed: Of the order of visits.
-        max_iterations: How many there are at most.
-        initial_state: Duals to begin with, shape (num_rows, outputs, 1); those of a regression are 0.
-
-    Raises:
-        DataError: A feature is NaN or infinite.
-        KeyboardInterrupt: After the last one.
+    The last one is that before another method has to go on, or that which Ctrl-C has cut: a KeyboardInterrupt follows.
+    A DataError says that a feature is NaN or infinite.
     """
     schema, outputs = source.schema, trainer.num_outputs(source.schema)
     model = np.zeros(outputs * (schema.num_features + 1))
@@ -128,7 +111,7 @@ def looks(
             progress=progress,
             rebuilt=rebuilt.ravel() if is_certificate else None,
         )
-        figures = {"duality_gap_estimate": passes.relative_gap}
+        figures = {"duality_gap_estimate": passes.last_gap}
         if is_certificate:
             figures |= trainer.figures(model, report)
             passes.certified(figures["duality_gap"])

@@ -183,10 +183,8 @@ class CertifiedTrainer(Trainer):
 
 
 def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
-    """One output for two classes, else one per class; `num_classes` where target codes tell more than the class.
-
-    Raises:
-        UsageError: The targets are not class codes.
+    """One output for two classes, else one per class; `num_classes` where target codes tell more than the class. A
+    UsageError where targets are not class codes.
     """
     num_classes = schema.num_classes if num_classes is None else num_classes
     if schema.target_dtype != "int32" or num_classes < 2:
@@ -195,16 +193,6 @@ def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
             f"dtype {schema.target_dtype} and {num_classes} classes"
         )
     return 1 if num_classes == 2 else num_classes
-
-
-def one_output(schema: DataSchema) -> int:
-    """Return the 1 output of a regression; a UsageError where targets are class codes."""
-    if schema.target_dtype == "int32":
-        raise UsageError(
-            "a regression needs real targets, but those of the data are class codes (int32); pass y as floats, or "
-            "convert the data with --regression"
-        )
-    return 1
 
 
 def largest_ratio(gap: Any, primal: Any, floor: float = TINY) -> float:

@@ -16,13 +16,7 @@ from chicle_elastic.solvers.linear.kinked import KinkedNewton
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
-from chicle_elastic.solvers.linear.race import (
-    CACHED_ROW_VALUES,
-    DENSE_VALUE,
-    PASS_VALUES,
-    ROW_VALUES,
-    Race,
-)
+from chicle_elastic.solvers.linear.race import CACHED_ROW_VALUES, DENSE_VALUE, PASS_VALUES, ROW_VALUES, Race
 from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.threads import ThreadChoice
 from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, has_steps, step_work
@@ -55,24 +49,17 @@ class CoordinatePasses:
     """Makes the passes of one solver, for as long as it lives.
 
     One class because each pass leaves what the next one begins with: duals left out, gaps, the race, Newton's steps.
-
-    Args:
-        rng: Of the task.
-        local: Its data.
-        tol: Relative gap to be reached.
-        descends_only: There are no Newton steps.
-        loss: One of `kernels.losses.LOSSES`; by default that of the rows.
     """
 
     def __init__(
         self,
-        rng: np.random.Generator,
-        local: LocalData,
+        rng: np.random.Generator,  # of the task
+        local: LocalData,  # its data
         *,
-        tol: float,
-        descends_only: bool = False,
-        loss: Any = None,
-        first_steps: int | None = None,
+        tol: float,  # relative gap to be reached
+        descends_only: bool = False,  # there are no Newton steps
+        loss: Any = None,  # one of `kernels.losses.LOSSES`; by default that of the rows
+        first_steps: int | None = None,  # of each output, in the first turn
     ) -> None:
         self._rng, self._loss = rng, loss
         self._first_steps = first_steps or (STEPS_OF_KINKS if local.loss.has_kinks else FIRST_STEPS)
@@ -83,7 +70,7 @@ class CoordinatePasses:
         self._is_warm = False  # passes began with duals of before
         self._has_turned = False  # to the other method, which has to learn of it
         self._is_kernel_stuck = False
-        self._last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), tol
+        self.last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), tol
         self.change()
 
     def change(self) -> None:
@@ -105,7 +92,7 @@ class CoordinatePasses:
         that have grown with their bounds, and w with them; several tasks would have to agree on that, and keep them.
         """
         is_newton, self._has_turned = self.is_newton, True
-        self._last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), self.tol
+        self.last_gap, self._correction, self._goal = math.inf, correction(0.0, 0.0), self.tol
         self.visit_all()
         self.change()
         if is_newton and self._is_narrow:
@@ -117,21 +104,19 @@ class CoordinatePasses:
         """The next pass leaves no row out."""
         self._must_visit_all = True
 
-    def certified(self, relative_gap: float) -> None:
+    def certified(self, gap: float) -> None:
         """Learn the gap that a certificate found, to tell from an estimate when the next one is worth while."""
-        if self._last_gap < math.inf:
-            self._correction = correction(relative_gap, self._last_gap)
+        if self.last_gap < math.inf:
+            self._correction = correction(gap, self.last_gap)
         self._goal = AGAIN * self.tol
 
     def run(self, model: Array, budget: Budget) -> Update:
-        """Make a pass over the local samples, or `budget.samples` of them; alone several, or Newton steps in turns.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        """Make a pass over the local samples, or `budget.samples` of them; alone several, or Newton steps in turns. A
+        DataError says that a feature is NaN or infinite.
         """
         if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
             self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
-        elif self._last_gap == math.inf and self._race is None and self._newton_begins:
+        elif self.last_gap == math.inf and self._race is None and self._newton_begins:
             self._race = Race(self._first_turn, Method.NEWTON)
         if self.is_newton:
             return self._newton_steps(model, budget)
@@ -169,8 +154,8 @@ class CoordinatePasses:
             done += visits * values_of_visit + looks
             if is_alone and (self._may_finish or self._choice.is_open or is_small):
                 self._learn(visits * values_of_visit + looks + PASS_VALUES)
-                self._choice.add(self._last_gap, visits / num_threads)
-            if done >= enough or self.is_newton or self.is_near or self._last_gap <= SLIGHT or budget.is_spent():
+                self._choice.add(self.last_gap, visits / num_threads)
+            if done >= enough or self.is_newton or self.is_near or self.last_gap <= SLIGHT or budget.is_spent():
                 break
         if is_small or num_passes > 1:
             samples = count_all(self._local.chunks)
@@ -242,8 +227,8 @@ class CoordinatePasses:
         """Learn from passes of the only task."""
         assert self._descent is not None
         relative = self._descent.relative_gaps
-        self._last_gap = float(np.max(relative))
-        if not self._may_finish or self._last_gap <= SLIGHT:
+        self.last_gap = float(np.max(relative))
+        if not self._may_finish or self.last_gap <= SLIGHT:
             return
         if self._race is None:
             # Duals of before are near the end, where passes are slow and Newton steps fast: one step's work has to do.
@@ -254,14 +239,9 @@ class CoordinatePasses:
             self._has_turned = self.is_newton
 
     @property
-    def relative_gap(self) -> float:
-        """Return the largest gap that the last pass has found."""
-        return self._last_gap
-
-    @property
     def is_near(self) -> bool:
         """Say whether a certificate would be asked for, as far as can be told here; see `LinearTrainer.verdict`."""
-        return self._last_gap * self._correction <= self._goal
+        return self.last_gap * self._correction <= self._goal
 
     @property
     def _is_narrow(self) -> bool:
@@ -290,17 +270,17 @@ class CoordinatePasses:
             newton.run(budget, lambda: race.is_over(newton.work - before))
         newton.write_duals()
         delta = newton.w() - w
-        self._last_gap = float(np.max(newton.relative_gaps))
+        self.last_gap = float(np.max(newton.relative_gaps))
         race.add(newton.work - before, self._left(newton.relative_left))
         self._has_turned = not self.is_newton
         if self._descent is not None:
-            self._descent.forget_gaps()
+            self._descent.gaps = self._descent.relative_gaps = np.full(len(w), np.inf)  # the duals have changed
         is_stuck = newton.is_stuck
         if is_stuck and isinstance(newton, KinkedNewton):  # the other steps correct duals that rounding has spoiled
             self._newton, self._is_kernel_stuck, is_stuck = None, True, False
             if not np.isfinite(newton.gaps).all():  # no step at all, and a trainer takes infinity for the end
                 return self._newton_steps(model, budget)
-        elif is_stuck or self._last_gap <= SLIGHT:
+        elif is_stuck or self.last_gap <= SLIGHT:
             self._end_newton(is_stuck=is_stuck)
             self._local.forget("rows")
         has_given_up = is_stuck and self._local.loss is not Loss.HINGE

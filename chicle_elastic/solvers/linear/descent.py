@@ -21,21 +21,14 @@ AHEAD_BYTES = 4096
 class Descent:
     """Moves the duals of the local rows, as long as these stay.
 
-    Args:
-        local: The rows.
-        rng: Of the task.
-        loss: One of `kernels.losses.LOSSES`; by default that of the rows.
-
-    Attributes:
-        gaps: Estimates of the last passes, shape (outputs,); of many passes the gaps, where these are at the goal.
-        relative_gaps: The same as shares of P.
-        visits: Duals that were looked at so far.
+    `gaps` are estimates of the last passes, shape (outputs,), and of many passes the gaps, where these are at the goal;
+    `relative_gaps` the same as shares of P. The loss is one of `kernels.losses.LOSSES`, by default that of the rows.
     """
 
     def __init__(self, local: LocalData, rng: np.random.Generator, loss: Any = None) -> None:
         self._local, self._rng, tables = local, rng, local.tables
         self.gaps = self.relative_gaps = np.full(tables.num_outputs, np.inf)
-        self.visits = 0.0
+        self.visits = 0.0  # duals that were looked at so far
         self._bounds = np.empty((tables.num_outputs, 3))
         self._bounds[:] = np.inf, -np.inf, kernels.FIRST_PER_GAP
         # In what order the buckets are visited: of all outputs together, or of each one; see `kernels.shuffle`.
@@ -60,23 +53,11 @@ class Descent:
         np.copyto(self._orders, ~self._orders, where=self._orders < 0)
         self._counts[:, kernels.ACTIVE] = self._orders.shape[1]
 
-    def forget_gaps(self) -> None:
-        """Forget what the last passes have found: the duals have changed."""
-        self.gaps = self.relative_gaps = np.full_like(self.gaps, np.inf)
-
     def run(self, start: Array, budget: Budget, *, num_threads: int) -> tuple[Array, Array]:
-        """Make a pass over the local rows, or `budget.samples` of them.
+        """Make a pass over the local rows, or `budget.samples` of them, from a w, shape (outputs, num_features + 1).
 
-        Args:
-            start: w to begin with, shape (outputs, num_features + 1).
-            budget: Says when to end.
-            num_threads: How many share a pass.
-
-        Returns:
-            The new w, and rows processed per chunk, shape (num_chunks,).
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        Returns the new w, and rows processed per chunk, shape (num_chunks,); a DataError where a feature is NaN or
+        infinite.
         """
         tables, local = self._local.tables, self._local
         vectors, stats = [start.copy() for _ in range(num_threads)], self._new_stats(num_threads)
@@ -117,20 +98,10 @@ class Descent:
         return found, processed
 
     def run_apart(self, start: Array, budget: Budget, *, goal: float, most_visits: int) -> Array:
-        """Make many passes for each output over rows that stay in the cache, by one thread of the only task.
+        """Make many passes for each output over rows that stay in the cache, by one thread of the only task: as `run`.
 
-        Args:
-            start: w to begin with, shape (outputs, num_features + 1).
-            budget: It may be stopped.
-            goal: Relative gap at which an output is done. It takes part again only where all are done: a certificate
-                was of another opinion.
-            most_visits: Visits of rows after which no further pass of an output begins.
-
-        Returns:
-            The new w.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
+        An output is done at the relative gap `goal`. It takes part again only where all are done: a certificate was of
+        another opinion. After `most_visits` of rows no further pass of an output begins.
         """
         local, tables = self._local, self._local.tables
         self._begin_orders(is_apart=True)
@@ -166,11 +137,8 @@ class Descent:
             return
         self._is_apart = is_apart
         number, size = self._local.tables.num_outputs if is_apart else 1, len(self._local.tables.bucket_row)
-        self._orders, self._counts = (
-            np.empty((number, size), np.int32),
-            np.empty((number, kernels.NUM_COUNTS), np.int64),
-        )
-        self._orders[:] = np.arange(size)
+        self._orders = np.tile(np.arange(size, dtype=np.int32), (number, 1))
+        self._counts = np.empty((number, kernels.NUM_COUNTS), np.int64)
         self._counts[:, : kernels.RANDOM] = 0, size
         self._counts[:, kernels.RANDOM] = self._rng.integers(1, np.iinfo(np.int64).max, size=number)
 

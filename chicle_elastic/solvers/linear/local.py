@@ -237,10 +237,6 @@ class LocalData(LocalPart):
                 self.tables.require_finite(np.concatenate(norms))
             self._are_rows_checked = num_visited == self.tables.num_rows
 
-    def check_all_rows(self) -> None:
-        """Look at all rows, where no pass finds their norms; a DataError names one that has a NaN or an infinity."""
-        self.pass_over([self], lambda number: None, lambda found: None, must_check=True)
-
     def pass_over(
         self,
         parts: Sequence[LocalPart],

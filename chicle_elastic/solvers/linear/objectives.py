@@ -88,11 +88,6 @@ def duals_from_slopes(loss: Loss, slopes: Array, upper: Array) -> Array:
     return np.clip(slopes, 0.0, loss.most_slope) * upper
 
 
-def most_duals(loss: Loss, upper: Array) -> Array | None:
-    """Return the largest feasible duals, shape (n,); None where there is no bound."""
-    return loss.most_slope * upper if np.isfinite(loss.most_slope) else None
-
-
 def primal_losses(loss: Loss, margins: Array, upper: Array) -> Array:
     """C_i * loss(m_i) of each sample, shape (n,)."""
     if loss is Loss.HINGE:

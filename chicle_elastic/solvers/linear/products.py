@@ -220,12 +220,3 @@ def _add_square(total: Array, rows: Array) -> None:
             total += (rows.T @ rows).T
         return
     (ssyrk if total.dtype == np.float32 else dsyrk)(1.0, rows.T, beta=1.0, c=total, overwrite_c=1)
-
-
-def column_places(columns: Array, num_columns: int) -> Array:
-    """Place of each column among `columns` (all if empty), or -1; shape (num_columns,), int64."""
-    if not len(columns):
-        return np.arange(num_columns)
-    places = np.full(num_columns, -1, dtype=np.int64)
-    places[columns] = np.arange(len(columns))
-    return places

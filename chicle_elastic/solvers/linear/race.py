@@ -38,21 +38,12 @@ class Race:
     work of both is at most (1 + `AHEAD`) times that of the one that ended, plus `first_turn` and one step. A turn ends
     before its time where the method has done twice as much as before it, to look at both again, and where it is slower
     than the other was and its end not in sight.
-
-    Args:
-        first_turn: Work that a method may do before the other has done any.
-        first: Which begins.
-        first_share: Share of the first turn after which that one yields.
-
-    Attributes:
-        running: Whose turn it is.
     """
 
     def __init__(self, first_turn: float, first: int = 0, first_share: float = 1.0) -> None:
-        self.running = first
-        self._first_turn = first_turn
-        self._faster = first
-        self._work = [0.0, 0.0]
+        """Begin with `first`, which yields after a share of `first_turn`, the work before the other one does any."""
+        self.running = self._faster = first  # whose turn it is, and which got on faster
+        self._first_turn, self._work = first_turn, [0.0, 0.0]
         self._rates = [math.inf, math.inf]  # of one that has not run yet nothing is known
         self._turn: list[tuple[float, float]] = []
         self._end = first_share * first_turn
@@ -62,12 +53,10 @@ class Race:
         self._turn = [(self._work[self.running], left)]
 
     def add(self, work: float, left: float) -> None:
-        """Learn what the running method has done; the turn may end.
+        """Learn the work of a step of the running method, or a few, and what is left to do; the turn may end.
 
-        Args:
-            work: Of a step, or a few.
-            left: What is left to do, in any unit of which a steady method does as much with each unit of work: the
-                logarithm of the gap over the tolerance, say.
+        `left` is in any unit of which a steady method does as much with each unit of work: the logarithm of the gap
+        over the tolerance, say.
         """
         own, other = self.running, 1 - self.running
         self._work[own] += work

@@ -19,7 +19,6 @@ from chicle_elastic.solvers.linear.products import (
     CACHED_VALUES,
     LEAST_ROWS,
     add_dense_products,
-    column_places,
     is_rough_copy_cheaper,
     is_sparse_cheaper,
 )
@@ -230,8 +229,8 @@ class NewtonRows:
                 piece = self._pieces[0]
                 table = tables.csr_table([CsrRows(piece.indptr, piece.indices, piece.data, self._width)])
             # The kernel expects the place of an intercept column in any case.
-            places = column_places(columns, self.num_columns)
-            places = places if self._has_column else np.append(places, -1)
+            places = np.full(self._width + 1, -1)
+            places[columns if len(columns) else slice(self.num_columns)] = np.arange(size)
             where = table, np.diff(self._starts), self._starts, self._intercept
             products.sparse_products(*where, weights, places, np.empty(size, np.uint64), np.empty(size), out)
         else:

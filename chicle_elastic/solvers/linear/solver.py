@@ -10,7 +10,7 @@ from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_
 from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
+from chicle_elastic.solvers.linear.working_set.passes import gather, select, write_duals
 from chicle_elastic.solvers.linear.working_set.solution import solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
@@ -23,12 +23,11 @@ class LinearSolver(NewtonSolver):
         descends_only = trainer.algorithm == "cocoa"
         self._coordinates = CoordinatePasses(ctx.rng, self.local, tol=trainer.tol, descends_only=descends_only)
         self._rebuilt: Array | None = None
-        self._working_set: WorkingSetPasses | None = None
 
     def forget(self) -> None:
         """Forget what passes have found out about the chunks."""
         self._coordinates.change()
-        self._working_set = self._rebuilt = None
+        self._rebuilt = None
 
     def raise_bounds(self, C: float) -> None:
         """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives."""
@@ -56,12 +55,11 @@ class LinearSolver(NewtonSolver):
             super().run_pass(state, model, sums, budget)
             return
         self._coordinates.visit_all()
-        passes, parts = self._working_set_passes(), Sums(state, sums)
         if state.phase is WorkingSetPhase.SELECT:
-            passes.write_duals(state)
-            passes.select(state, model.reshape(-1, state.D), parts)
+            write_duals(self.local, state)
+            select(self.local, state, model.reshape(-1, state.D), Sums(state, sums))
         else:
-            passes.gather(state, parts)
+            gather(self.local, state, Sums(state, sums))
 
     def _solve_working_set(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:
         """Solve for the rows of the working set, if it is the turn of this task."""
@@ -83,7 +81,7 @@ class LinearSolver(NewtonSolver):
         trainer asks for next (`Trainer.settled`): the losses at this one do not matter then.
         """
         if WorkingSetState.is_of(progress) and self.chunks:
-            self._working_set_passes().write_duals(WorkingSetState.look(progress))
+            write_duals(self.local, WorkingSetState.look(progress))
         if not NewtonState.is_of(progress) or not self.chunks:
             return self._evaluate(model, has_losses=True)
         state, known = NewtonState.look(progress), self._rebuilt
@@ -141,8 +139,3 @@ class LinearSolver(NewtonSolver):
             self._coordinates.certified(float(np.max(relative)))
         metrics = metrics_of(loss=sums[:, 0], dual=local.dual_sums)
         return Update(delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=metrics)
-
-    def _working_set_passes(self) -> WorkingSetPasses:
-        if self._working_set is None:
-            self._working_set = WorkingSetPasses(self.local)
-        return self._working_set

@@ -32,6 +32,7 @@ those of w + change.
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import ClassVar
 
 import numpy as np
 
@@ -62,22 +63,13 @@ from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 class L1Problem(Problem):
     """Minimise losses without corners and scale, l1 |w|_1 and alpha/2 |w|^2."""
 
+    takes_steps: ClassVar[bool] = True
     l1: float  # factor of |w|_1, > 0
     is_of_classes: bool = False  # targets are 1 and -1
 
     def penalty_of(self, state: NewtonState) -> L1Penalty:
         """Return the penalty beside the sum of losses."""
         return L1Penalty(self.l1 * self.unit(state), self.strength(state))
-
-    @property
-    def has_sides(self) -> bool:
-        """See `Problem`."""
-        return self.has_free_intercept and not self.loss.is_parabola
-
-    @property
-    def takes_steps(self) -> bool:
-        """See `Problem`."""
-        return True
 
     def penalty(self, state: NewtonState, w: Array) -> float:
         """See `Problem`."""

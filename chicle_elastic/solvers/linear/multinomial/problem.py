@@ -43,11 +43,6 @@ class SoftmaxProblem(Problem):
     # says what kind of loss it is; that of two classes is of the same kind
     loss: RegressionLoss = field(default_factory=SmoothLoss)
 
-    @property
-    def has_duals_of_w(self) -> bool:
-        """They follow from the probabilities there."""
-        return True
-
     def is_active(self, output: OutputState) -> Array:
         """Say which classes have weight, shape (K,), bool; without intercepts those without one are like all others."""
         totals = self.by_class(output.linear)[:, -1]
@@ -65,10 +60,6 @@ class SoftmaxProblem(Problem):
         """Return the length of one block of second derivatives."""
         D = state.D // self.num_classes
         return D * (D + 1) // 2 if state.is_exact or self.num_blocks(state) else D
-
-    def first_block(self, state: NewtonState, w: Array) -> Block:
-        """Where W is 0 the look at the data sums up a block, too."""
-        return Block.KEPT if self.penalised(w).any() else state.first_block
 
     def look_size(self, state: NewtonState, output: OutputState) -> int:
         """Length of sum C y (x, 1)^T and, where W is 0, of the second derivatives with C as weights."""

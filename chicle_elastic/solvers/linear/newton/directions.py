@@ -94,11 +94,7 @@ class RowProducts:
         inverse = np.divide(1.0, ridge, out=np.zeros(len(ridge)), where=ridge > 0)
         products, rows, which = self._divided(inverse), self.rows, np.flatnonzero(curvatures)
         roots = np.sqrt(curvatures[which])
-        last = (
-            rows @ (np.arange(len(ridge)) == len(ridge) - 1).astype(float)
-            if not ridge[-1]
-            else np.zeros(len(curvatures))
-        )
+        last = np.zeros(len(curvatures)) if ridge[-1] else rows @ np.eye(1, len(ridge), len(ridge) - 1)[0]
         with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then, and the penalty is all there is
             scale = 1.0 / np.sqrt(1.0 + roots * roots * products.diagonal()[which])
             matrix = products[np.ix_(which, which)] * (roots * scale)

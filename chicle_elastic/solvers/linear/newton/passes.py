@@ -55,25 +55,21 @@ def forgets(problem: Problem, *, are_in_files: bool) -> bool:
 
 
 def kept_bytes(trainer: Any, schema: DataSchema) -> int:
-    """Return what passes of a trainer keep of all rows, and the compiler of kernels where it is not loaded yet."""
-    num_threads = getattr(trainer, "num_threads", 1)
-    of_passes = bytes_of_passes(trainer.problem_of(None), schema, trainer.num_outputs(schema), num_threads)
-    return of_passes + COMPILER_BYTES * ("numba" not in sys.modules)
-
-
-def bytes_of_passes(problem: Problem, schema: DataSchema, num_outputs: int, num_threads: int) -> int:
-    """Return what passes over all rows take at most: what `NewtonPasses` keep, and vectors of the rows at work."""
-    loss, n = problem.loss, schema.num_rows
+    """Return what passes of a trainer over all rows take at most: what `NewtonPasses` keep, vectors of the rows at
+    work, and the compiler of kernels where it is not loaded yet.
+    """
+    problem, num_outputs = trainer.problem_of(None), trainer.num_outputs(schema)
+    loss, n, compiler = problem.loss, schema.num_rows, COMPILER_BYTES * ("numba" not in sys.modules)
     of_points = 2 * (len(fields(_Point)) - 1 if loss.has_theta else 2)  # scores and curvatures at two points
     of_rows = 1 + (loss.full_curvature is not None) + num_outputs * (1 + of_points + loss.has_theta)
     does_forget = forgets(problem, are_in_files=schema.are_rows_in_files)
     at_work = n
     if does_forget or problem.has_duals:  # there are parts
         values = methods.values_of_row(schema.num_features, are_in_files=schema.are_rows_in_files)
-        at_work = min(n, num_threads * math.ceil(methods.MOST_BLOCK_VALUES / values))
+        at_work = min(n, getattr(trainer, "num_threads", 1) * math.ceil(methods.MOST_BLOCK_VALUES / values))
     if does_forget:
-        return VALUE_BYTES * (n * num_outputs * loss.has_theta + at_work * (of_rows + WORK_VECTORS))
-    return VALUE_BYTES * (n * of_rows + at_work * WORK_VECTORS)
+        return compiler + VALUE_BYTES * (n * num_outputs * loss.has_theta + at_work * (of_rows + WORK_VECTORS))
+    return compiler + VALUE_BYTES * (n * of_rows + at_work * WORK_VECTORS)
 
 
 class NewtonPasses:
@@ -108,17 +104,13 @@ class NewtonPasses:
         self.best.clear()
         self._blocks.scale(ratio)
 
-    def needs_duals(self, output: OutputState) -> bool:
-        """Whether a pass looks at the duals in the chunks: those of the beginning, and that are foretold for a row."""
-        return output.is_first or (self._loss.has_corners and output.phase is NewtonPhase.EVALUATE)
-
     def run(
         self,
         state: NewtonState,  # of all outputs
         k: int,  # the output, which is not in phase LOOK
         w: Array,  # its w, shape (D,)
         part: Array,  # OUT: its sums, zeros
-        alpha: Array | None = None,  # its duals in the chunks, if they matter (`needs_duals`)
+        alpha: Array | None = None,  # its duals in the chunks, if they matter
         *,
         is_first: bool = True,  # whether to add what is added once per task
     ) -> None:

@@ -19,7 +19,7 @@ from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.few_rows import solved
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses, certificate_sums, forgets
-from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.progress import Head
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.local_chunk import LocalChunk, count_all
@@ -99,12 +99,7 @@ class NewtonSolver(Solver):
             self._passes[number] = passes
 
     def add_parts(
-        self,
-        run: Callable[[int, Array], None],
-        sums: Array,
-        stop: StopFlag | None = None,
-        *,
-        must_check: bool = False,
+        self, run: Callable[[int, Array], None], sums: Array, stop: StopFlag | None = None, *, must_check: bool = False
     ) -> None:
         """Add up to `sums` (OUT) what each part adds to zeros."""
 
@@ -180,29 +175,23 @@ class NewtonSolver(Solver):
         """
         w, has_duals = model.reshape(-1, state.D), self.trainer.problem.has_duals
         self.parts(state)
-        if state.is_looking:
-            self.add_parts(lambda number, into: self._look(state, number, into), sums)
-            return
         if has_duals:  # else there was a look
             self.local.forget("dual_sums")  # those of a loss with corners are written
 
         def run(number: int, into: Array) -> None:
+            if state.is_looking:
+                self._look(state, number, into)
+                return
             with self.passes(number, len(w)) as passes:
-                self._run_part(state, w, budget, (self._parts[number], passes, into), is_first=not number)
+                self._run_part(state, w, budget, number, passes, into)
 
         self.add_parts(run, sums, budget.stop, must_check=has_duals)
 
     def _run_part(
-        self,
-        state: NewtonState,
-        w: Array,
-        budget: Budget,
-        part: tuple[LocalPart, NewtonPasses, Array],
-        *,
-        is_first: bool,
+        self, state: NewtonState, w: Array, budget: Budget, number: int, passes: NewtonPasses, sums: Array
     ) -> None:
         """Add up the sums (OUT) of one thread, output by output; the first adds what is added once per task."""
-        (local, passes, sums), problem = part, self.trainer.problem
+        local, problem = self._parts[number], self.trainer.problem
         for k, (output, own) in enumerate(zip(state.outputs, state.parts(sums, problem), strict=True)):
             if not len(own):
                 continue
@@ -210,13 +199,15 @@ class NewtonSolver(Solver):
                 sums[Head.INTERRUPTED] = 1.0
                 break
             if output.phase is NewtonPhase.COLUMNS:
-                own[:] = self._from_columns(state, output, k, w[k], budget, part=(local, passes))
+                own[:] = self._from_columns(state, k, w[k], budget, local, passes)
                 continue
             if output.phase is NewtonPhase.SOLVE:
                 own[:] = solved(state, output, problem, w[k], local.intercept, budget)
                 continue
-            alpha = local.duals(k) if problem.has_duals and passes.needs_duals(output) else None
-            passes.run(state, k, w[k], own, alpha, is_first=is_first)
+            # Those of the beginning, and those that are foretold for a row.
+            foretells = problem.loss.has_corners and output.phase is NewtonPhase.EVALUATE
+            alpha = local.duals(k) if problem.has_duals and (output.is_first or foretells) else None
+            passes.run(state, k, w[k], own, alpha, is_first=not number)
             if alpha is not None and problem.loss.has_corners:
                 local.write_duals(k, alpha)
 
@@ -240,19 +231,12 @@ class NewtonSolver(Solver):
                     part[4:] = passes.lengths(state.few_rows)
 
     def _from_columns(
-        self,
-        state: NewtonState,
-        output: OutputState,
-        k: int,
-        w: Array,
-        budget: Budget,
-        *,
-        part: tuple[LocalPart, NewtonPasses],
+        self, state: NewtonState, k: int, w: Array, budget: Budget, local: LocalPart, passes: NewtonPasses
     ) -> Array:
         """Find the direction of the task that has all rows, shape (D,)."""
         from chicle_elastic.solvers.linear.l1.columns import Columns
 
-        (local, passes), problem = part, self.trainer.problem
+        output, problem = state.outputs[k], self.trainer.problem
         assert isinstance(problem, L1Problem)
         if self._columns is None:
             penalty, is_free = problem.penalty_of(state), problem.has_free_intercept

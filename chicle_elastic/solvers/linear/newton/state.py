@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -83,6 +83,7 @@ class Block(IntEnum):
 class Problem:
     """What is minimised, and what of a step depends on how its outputs and their intercepts hang together."""
 
+    takes_steps: ClassVar[bool] = False  # steps are the problem's own (`evaluated`, `solved`)
     loss: RegressionLoss  # the loss
     tol: float  # relative gap to reach
     alpha: float = 1.0  # factor of 1/2 |w|^2
@@ -94,28 +95,13 @@ class Problem:
 
     @property
     def has_duals_of_w(self) -> bool:
-        """Whether the duals are always those of the present w."""
-        return self.loss.is_parabola or (self.has_duals and not self.loss.has_corners)
+        """Whether the duals are always those of the present w; those of a softmax follow from the probabilities."""
+        return self.loss.is_parabola or self.num_classes > 1 or (self.has_duals and not self.loss.has_corners)
 
     @property
     def has_sides(self) -> bool:
         """Whether evaluations sum up positive slopes times rows by themselves, too."""
-        return False
-
-    @property
-    def takes_steps(self) -> bool:
-        """Whether steps are the problem's own (`evaluated`, `solved`)."""
-        return False
-
-    def evaluated(
-        self, state: "NewtonState", output: "OutputState", w: Array, found: "Evaluation", weight: float
-    ) -> Array:
-        """Take the step if it is good enough, and find the next one; returns w."""
-        raise NotImplementedError(f"{type(self).__name__} takes the steps of `newton.steps`")
-
-    def solved(self, state: "NewtonState", output: "OutputState", w: Array, found: Array | None = None) -> Array:
-        """Go on from products or a direction; returns w."""
-        raise NotImplementedError(f"{type(self).__name__} takes the steps of `newton.steps`")
+        return self.takes_steps and self.has_free_intercept and not self.loss.is_parabola
 
     def penalty(self, state: "NewtonState", w: Array) -> float:
         """Return that of w beside the sum of losses."""
@@ -168,10 +154,6 @@ class Problem:
     def by_class(self, w: Array) -> Array:
         """View what is flat as (K, D)."""
         return w.reshape(self.num_classes, -1)
-
-    def first_block(self, state: "NewtonState", w: Array) -> "Block":
-        """Say which second derivatives the first sums from w have."""
-        return state.first_block
 
     def look_size(self, state: "NewtonState", output: "OutputState") -> int:
         """Length of the sums of a look at the targets."""

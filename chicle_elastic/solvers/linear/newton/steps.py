@@ -36,6 +36,7 @@ and go on with its mean (see `agreement`).
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -108,7 +109,9 @@ def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array
     output.gap, output.reach, output.is_blind, output.is_chosen = np.inf, 1.0, False, False
     output.direction, output.change, output.dual, output.duals = np.zeros(state.D), 0.0, -np.inf, NOTHING
     output.foreseen = 0.0
-    output.block, output.keeps_duals, output.is_searched = problem.first_block(state, w), False, False
+    # Where the W of a softmax is 0 the look at the data sums up a block, too.
+    is_kept = problem.num_classes > 1 and problem.penalised(w).any()
+    output.block, output.keeps_duals, output.is_searched = Block.KEPT if is_kept else state.first_block, False, False
     if problem.has_duals:
         if output.shift.any():  # w that was made of duals may be far worse
             output.direction = output.residual - w
@@ -117,10 +120,8 @@ def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array
             output.direction = -w
 
 
-def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
-    """Go on from the sums of a pass of `weight` tasks (see `state`, which is changed); returns the new w of all
-    outputs.
-    """
+def advance(state: NewtonState, problem: Any, model: Array, sums: Array, weight: float) -> Array:
+    """Go on from the sums of a pass of `weight` tasks (see `state`, which is changed); returns w of all outputs."""
     num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.is_at_rest:  # the pass is made again
         return model
@@ -281,9 +282,8 @@ def _evaluated(
         output.slope = dot(gradient, output.direction) + by_scale * output.change
         narrow_along(output, problem)
     else:
-        output.change = (
-            _of_scale(output, by_scale, float(found.scalars[Sum.TWICE_BY_SCALE]), steepness) if loss.has_scale else 0.0
-        )
+        if loss.has_scale:
+            output.change = _of_scale(output, by_scale, float(found.scalars[Sum.TWICE_BY_SCALE]), steepness)
         output.slope = by_scale * output.change
         conjugate.begin(state, output, problem, -gradient)
     return there
@@ -303,12 +303,8 @@ def _is_best(
         output.is_chosen = bool(values[best] < output.value - SAME * abs(output.value))
         if output.is_chosen and best == 0:
             return True
-        if (
-            not output.is_chosen
-            and problem.loss.full_curvature
-            and state.is_exact
-            and output.damping * FIRST_DAMPING < 1.0
-        ):
+        is_damped = problem.loss.full_curvature and state.is_exact and output.damping * FIRST_DAMPING < 1.0
+        if not output.is_chosen and is_damped:
             # Second derivatives do not foresee rows whose curvature begins on the way (Levenberg and Marquardt).
             output.damping = max(DAMPED * output.damping, FIRST_DAMPING)
             output.direction, output.change, output.reach = np.zeros(state.D), 0.0, 1.0
@@ -367,10 +363,8 @@ def _newton_direction(
         left = -float(gradient @ step)
         output.change = _of_scale(output, by_scale + float(found.mixed @ step), bend, left)
         # What a step leaves of slopes grows where a scale falls to less than a half of what they were found for.
-        is_followed = output.change > -0.5 * output.theta and (
-            by_scale * output.change - left < output.change * float(gradient @ coupled)
-        )
-        if is_followed:
+        leads_down = by_scale * output.change - left < output.change * float(gradient @ coupled)
+        if leads_down and output.change > -0.5 * output.theta:
             output.foreseen, step = output.change, step - output.change * coupled
         else:
             output.change = _of_scale(output, by_scale, curvature, left)

@@ -12,7 +12,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver
-from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY, CertifiedTrainer, num_outputs, one_output
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY, CertifiedTrainer, num_outputs
 from chicle_elastic.solvers.linear.l1.penalty import credible
 from chicle_elastic.solvers.linear.l1.problem import L1Problem
 from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, RegressionLoss, SmoothLoss
@@ -97,20 +97,19 @@ class RegressionTrainer(NewtonTrainer):
     @property
     def problem(self) -> Problem:
         """See `CertifiedTrainer`."""
-        l1 = self.alpha * self.l1_ratio
-        shared: dict[str, Any] = {
-            "loss": self.loss,
-            "alpha": self.alpha - l1,
-            "C": self.C,
-            "is_mean": self.is_mean,
-            "has_free_intercept": self.intercept_scaling != 0 and not self.penalises_intercept,
-            "tol": self.tol,
-        }
+        l1, is_free = self.alpha * self.l1_ratio, self.intercept_scaling != 0 and not self.penalises_intercept
+        shared: dict[str, Any] = {"loss": self.loss, "alpha": self.alpha - l1, "C": self.C, "is_mean": self.is_mean}
+        shared |= {"has_free_intercept": is_free, "tol": self.tol}
         return L1Problem(**shared, l1=l1, is_of_classes=self.is_of_classes) if l1 else Problem(**shared)
 
     def num_outputs(self, schema: DataSchema) -> int:
         """One output per class but of two, or of a regression; a UsageError where targets are of the other kind."""
-        return num_outputs(schema) if self.is_of_classes else one_output(schema)
+        if not self.is_of_classes and schema.target_dtype == "int32":
+            raise UsageError(
+                "a regression needs real targets, but those of the data are class codes (int32); pass y as floats, or "
+                "convert the data with --regression"
+            )
+        return num_outputs(schema) if self.is_of_classes else 1
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task."""

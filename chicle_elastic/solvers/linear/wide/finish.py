@@ -26,7 +26,6 @@ from chicle_elastic.solvers.linear.objectives import (
     TINY,
     Loss,
     dual_values,
-    most_duals,
     primal_losses,
     slopes_of,
 )
@@ -82,7 +81,7 @@ class WideFinish:
         tol: float = 0.0,  # relative gap at which to come back, however few the steps were
     ) -> None:
         self._rows, self._loss, self._signs, self._tol = rows, loss, signs, tol
-        self._upper, self._most = upper, most_duals(loss, upper)
+        self._upper, self._most = upper, None if loss.most_slope == np.inf else loss.most_slope * upper
         self._outside, self._other_duals = outside, other_duals
         self._num_fruitless, self._least_left = 0, math.inf
         self.gap = self.primal = math.inf
