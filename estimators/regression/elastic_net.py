@@ -17,7 +17,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.training.blas_threads import one_blas_thread
 from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY
-from chicle_elastic.solvers.linear.l1.penalty import L1Penalty
+from chicle_elastic.solvers.linear.l1.problem import L1Penalty
 from chicle_elastic.solvers.linear.l1.subproblem import minimise
 from estimators.regression.targets import Products, Results, Samples, finished
 

@@ -19,14 +19,14 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.agreement import solve_positive
 from chicle_elastic.solvers.linear.multinomial import objective
-from chicle_elastic.solvers.linear.multinomial.preconditioner import (
+from chicle_elastic.solvers.linear.multinomial.problem import (
+    SoftmaxProblem,
     block_weights,
     factored,
     joint_block,
     mean_weights,
     preconditioned,
 )
-from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
 from chicle_elastic.solvers.linear.newton import conjugate, steps
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonState, OutputState, Sum
 from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer, first_state

@@ -17,7 +17,7 @@ from chicle_elastic.solvers.linear import local, methods, rows
 from chicle_elastic.solvers.linear.newton.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.path import PathState, PathTrainer, results_of
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.steps import WorkingSetPhase, WorkingSetState
 
 LOSSES = ("hinge", "squared_hinge", "logistic", "softmax")
 CS = (0.01, 0.1, 3.0)

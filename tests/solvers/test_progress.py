@@ -13,7 +13,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.path import PathState
 from chicle_elastic.solvers.linear.progress import Numbers, ProgressState
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
+from chicle_elastic.solvers.linear.working_set.steps import WorkingSetState
 from tests.solvers.golden_runs import TRAINERS, data
 
 STATES = (NewtonState, WorkingSetState, PathState)

@@ -7,10 +7,9 @@ import time
 import pytest
 
 from chicle_elastic.solvers.base import StopFlag
-from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.local import PHASE, LocalData, ThreadChoice, kernel_threads
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.tables import Bounds
-from chicle_elastic.solvers.linear.threads import PHASE, ThreadChoice, kernel_threads
 
 
 def run(choice, *, factor, passes=4 * PHASE):

@@ -119,7 +119,7 @@ def test_large_data_stays_where_it_is_and_comes_to_the_same(loss, monkeypatch):
     X, y = click_like()
     trainer = LinearTrainer(C=1.0, tol=1e-6, loss=loss)
     small = fit(trainer, InProcess(), X, y, 40)
-    for name in ("rows", "local_newton"):
+    for name in ("rows", "finish"):
         monkeypatch.setattr(f"chicle_elastic.solvers.linear.wide.{name}.MOST_COPIED_VALUES", 0)
     monkeypatch.setattr("chicle_elastic.solvers.linear.rows.SMALL_VALUES", 0)
     large = fit(trainer, InProcess(), X, y, 40)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.working_set import steps
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.steps import WorkingSetPhase, WorkingSetState
 from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, is_newton_job, problem, recompute
 
 TOL = 1e-6

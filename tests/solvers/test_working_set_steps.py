@@ -11,7 +11,7 @@ from chicle_elastic.solvers.linear.local import LocalPart
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.working_set import solution, steps
 from chicle_elastic.solvers.linear.working_set.passes import gather
-from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.steps import Sums, WorkingSetPhase, WorkingSetState
 from tests.solvers.linear_jobs import Tasks, recompute
 from tests.solvers.test_newton_passes import tables_of
 from tests.solvers.test_working_set import counts

@@ -25,7 +25,7 @@ from chicle_elastic.solvers.linear.newton.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES
+from chicle_elastic.solvers.linear.wide.finish import MAX_FEATURES
 from chicle_elastic.solvers.local_chunk import MOST_CACHED_VALUES, Gate, LocalChunk
 
 WIDE_TURN = 8

@@ -13,13 +13,12 @@ from chicle_elastic.solvers.linear import kinked
 from chicle_elastic.solvers.linear.certified import AGAIN, correction
 from chicle_elastic.solvers.linear.descent import Descent
 from chicle_elastic.solvers.linear.kinked import KinkedNewton
-from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.local import LocalData, ThreadChoice
 from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.objectives import SLIGHT, Loss
 from chicle_elastic.solvers.linear.race import CACHED_ROW_VALUES, DENSE_VALUE, PASS_VALUES, ROW_VALUES, Race
 from chicle_elastic.solvers.linear.tables import LocalTables
-from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide.local_newton import MAX_FEATURES, LocalNewton, has_steps, step_work
+from chicle_elastic.solvers.linear.wide.finish import MAX_FEATURES, LocalNewton, has_steps, step_work
 from chicle_elastic.solvers.local_chunk import count_all
 
 FIRST_STEPS, STEPS_OF_KINKS = 24, 6

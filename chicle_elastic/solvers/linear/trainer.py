@@ -38,7 +38,7 @@ from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set import steps as rounds
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.steps import WorkingSetPhase, WorkingSetState
 
 GIVEN_UP = np.array([-1.0])
 """Progress after an iteration without an estimate of the gap: the only task, or the one that solves for a working set,

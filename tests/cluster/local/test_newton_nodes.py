@@ -13,7 +13,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.training.job import Job, Outcome
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase
+from chicle_elastic.solvers.linear.working_set.steps import WorkingSetPhase
 from tests.cluster.train_svm import PacedLinear, breast_cancer
 from tests.solvers.linear_jobs import Problem, assert_optimal, is_newton_job
 from tests.solvers.test_working_set import counts, state_of

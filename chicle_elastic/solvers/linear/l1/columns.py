@@ -21,7 +21,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels.penalised import descend_columns
 from chicle_elastic.solvers.linear.certified import MOST_INNER
-from chicle_elastic.solvers.linear.l1.penalty import L1Penalty
+from chicle_elastic.solvers.linear.l1.problem import L1Penalty
 from chicle_elastic.solvers.linear.l1.subproblem import ROUNDS
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.tables import LocalTables

@@ -10,8 +10,7 @@ from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.agreement import is_same
 from chicle_elastic.solvers.linear.local import LocalPart
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
-from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block, mean_weights
-from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem
+from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState, Sum
 from chicle_elastic.solvers.linear.products import ALL

@@ -20,14 +20,7 @@ from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.conjugate import pass_work
 from chicle_elastic.solvers.linear.newton.directions import RowProducts
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
-from chicle_elastic.solvers.linear.newton.state import (
-    Block,
-    Evaluation,
-    NewtonPhase,
-    NewtonState,
-    OutputState,
-    Problem,
-)
+from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.newton.steps import advance
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING, Head
 from chicle_elastic.solvers.linear.race import MULTIPLICATION

@@ -13,8 +13,7 @@ from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver
 from chicle_elastic.solvers.linear.certified import LEAST_SHARE, TINY, CertifiedTrainer, num_outputs
-from chicle_elastic.solvers.linear.l1.penalty import credible
-from chicle_elastic.solvers.linear.l1.problem import L1Problem
+from chicle_elastic.solvers.linear.l1.problem import L1Problem, credible
 from chicle_elastic.solvers.linear.losses import EpsilonInsensitive, RegressionLoss, SmoothLoss
 from chicle_elastic.solvers.linear.methods import (
     CHEAP_PRODUCTS,

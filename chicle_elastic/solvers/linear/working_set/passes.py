@@ -5,7 +5,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
-from chicle_elastic.solvers.linear.working_set.state import WIDTH, Sums, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.steps import WIDTH, Sums, WorkingSetState
 
 
 def write_duals(local: LocalPart, state: WorkingSetState) -> None:

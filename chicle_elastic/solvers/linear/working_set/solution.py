@@ -13,7 +13,7 @@ from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import SLIGHT, TINY
 from chicle_elastic.solvers.linear.tables import Bounds
-from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.steps import Sums, WorkingSetState
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 from chicle_elastic.waits import Wait
 
