@@ -51,7 +51,7 @@ from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, DataError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.secret import JobSecret
-from torchx_components.job_state import JobState, StateWriter
+from torchx_components.job_state import JobState, StateWriter, kept_folder
 from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
 from torchx_components.kubernetes_manifest import STORE_PORT
 from torchx_components.local_nodes import LocalNodes
@@ -118,18 +118,24 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace, scheduler: str) -> int:
     """Serve a run to its end; returns the exit code. Raises ChicleError when the data cannot be used, the host has no
-    such address, or the scheduler refuses the members, OSError when the folder cannot be written."""
-    least, most = parse_nodes(arguments.nodes)
-    has_script = is_script(arguments.module or "")
-    needed = ("out", "module") if has_script else ("train", "out", "module")
+    such address, another run has the folder, or the scheduler refuses the members, OSError when the folder cannot be
+    written."""
+    needed = ("out", "module") if is_script(arguments.module or "") else ("train", "out", "module")
     missing = [name for name in needed if getattr(arguments, name) is None]
     if missing:
         raise UsageError(f"{', '.join(missing)} missing; python -m torchx_components.anchor --help says what they are")
     check_task([arguments.module, *arguments.arguments], arguments.train, str(arguments.out))
+    parse_nodes(arguments.nodes)  # judges them
     host = arguments.host or ("127.0.0.1" if scheduler == "local" else own_host())
     out = arguments.out.absolute()
+    with kept_folder(out):
+        return _run_in(out, arguments, scheduler, host)
+
+
+def _run_in(out: Path, arguments: argparse.Namespace, scheduler: str, host: str) -> int:
+    least, most = parse_nodes(arguments.nodes)
     folder = out / f".run-{os.getpid()}-{int(time.time())}"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     (out / "nodes").mkdir(exist_ok=True)
     begin = min(arguments.begin or most, most)
     state = StateWriter(out, JobState(phase="preparing", run=str(folder), host=socket.gethostname(), wanted=begin))
@@ -137,7 +143,7 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
         secret = make_secret(folder / SECRET_NAME, arguments.secret_file)
         is_staged = arguments.module == FIT_TASK
         data = absolute_place(arguments.train) if arguments.train else ""
-        data = data if is_staged or has_script else prepare(arguments.train, folder, most)
+        data = data if is_staged or is_script(arguments.module) else prepare(arguments.train, folder, most)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(StoreServer(f"{host}:0"))
             MeetingPlace(store=store.endpoint, data=data).write(folder)

@@ -4,10 +4,13 @@ The anchor replaces the file as a whole, so that a reader sees one state or the 
 any more, and is not the last one, is that of an anchor that was killed: `AnchorWatch`.
 """
 
+import contextlib
+import fcntl
 import json
 import os
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,6 +18,7 @@ from typing import Literal, TypeAlias
 from chicle_elastic.errors import DataError, UsageError
 
 FILE_NAME = "job.json"
+LOCK_NAME = ".anchor.lock"
 VERSION = 1
 BEAT_S = 2.0
 SILENT_S = 60.0
@@ -29,6 +33,29 @@ def replace_json(path: Path, value: object) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(value))
     os.replace(draft, path)
+
+
+@contextlib.contextmanager
+def kept_folder(job: Path) -> Iterator[None]:
+    """Make the folder of a job, and keep other anchors out of it: as long as this process, at most. Raises UsageError
+    when another anchor has the folder, OSError when it cannot be made."""
+    job.mkdir(parents=True, exist_ok=True)
+    path = job / LOCK_NAME
+    with open(path, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UsageError(
+                f"the folder {job} is that of another run, which goes on ({file.read()}); give this one another --out, "
+                f"or end that one first; where its host is gone and a shared folder still keeps it, remove {path}"
+            ) from None
+        except OSError:
+            pass  # a shared folder without locks: nobody is kept out
+        file.truncate(0)
+        file.write(f"process {os.getpid()} of {socket.gethostname()}")
+        file.flush()
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 
 from chicle_elastic.cli.main import main
 from tests.timeouts import timeout_s
+from torchx_components.job_state import LOCK_NAME, kept_folder
 
 SCRIPT = """
 import os, sys, torch
@@ -50,6 +51,25 @@ def test_a_script_that_cannot_save_its_model_has_failed(tmp_path: Path) -> None:
     run = run_on_nodes(1, script, tmp_path / "no such folder")
     assert run.returncode == 1
     assert "anchor: the job is done, and the script of node-0 failed after it" in run.stdout
+
+
+def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would overwrite each other's state and logs. A run that is killed keeps nobody out."""
+    script = tmp_path / "train.py"
+    script.touch()
+    code = "import pathlib, sys, time, torchx_components.job_state as s\nwith s.kept_folder(pathlib.Path(sys.argv[1])):"
+    command = [sys.executable, "-c", f"{code} print('kept', flush=True); time.sleep(1000)", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        assert main(["run", "--out", str(tmp_path / "out"), str(script)]) == 2
+        assert f"that of another run, which goes on (process {first.pid} of " in capsys.readouterr().err
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK_NAME]
+        first.kill()
+    with kept_folder(tmp_path / "out"):
+        pass
 
 
 def test_a_module_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
