@@ -29,6 +29,7 @@ from chicle_elastic.cluster.rendezvous import state as states
 from chicle_elastic.cluster.rendezvous.errors import RoundTimeoutError
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.secret_watch import SecretWatch
+from chicle_elastic.cluster.rendezvous.spares import Spares
 from chicle_elastic.cluster.rendezvous.state import RendezvousState, RoundMember
 from chicle_elastic.cluster.rendezvous.store import (
     address_towards,
@@ -78,6 +79,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
             host=address or address_towards(entry.store.endpoint),
             port=_free_port(),
         )
+        self._spares = Spares(entry)
         self._torch_store: Store | None = None
         self._round = 0
 
@@ -125,8 +127,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
         unless the job is full. It is 1 when other nodes have begun a new round already: torch's agents then join it,
         instead of waiting for a collective to fail."""
         _, state = self._state.read()
-        if state is None or state.is_closed:
-            return 0
+        if state is None or state.is_closed or self._spares.drop_silent(state):
+            return 0  # for now
         if not state.is_complete or state.round > self._round:
             return 1
         return len(state.waiting) if len(state.members) < self.entry.max_nodes else 0
@@ -158,9 +160,13 @@ class ChicleRendezvousHandler(RendezvousHandler):
                     serial, changed_s, poll_s = state.serial, now_s, POLL_FIRST_S
                 if state.round > self._round and state.is_complete and self._me in state.members:
                     return state
+                self._spares.show(state, self._me)
                 wanted = self._step(state, is_quiet=now_s - changed_s >= self._settings.last_call_s)
                 if wanted != state:
-                    self._state.write(reading, wanted)
+                    if self._state.write(reading, wanted) and wanted.is_complete and (missing := wanted.missing()):
+                        names, waited_s = ", ".join(missing), now_s - changed_s
+                        text = "round %d begins without %s, which did not come for %.1f s"
+                        logger.warning(text, wanted.round, names, waited_s)
                     continue  # read again at once, whether this write or that of another agent has won
             if now_s - start_s >= timeout_s:
                 raise RoundTimeoutError(_too_late(self.entry.node, state, timeout_s))

@@ -15,6 +15,7 @@ write (an older state was put back into the store) costs time and nothing else. 
 decreases: by it an agent recognises an older state, whose signature is right.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, TypeAlias
 
@@ -106,6 +107,11 @@ def come(state: RendezvousState, me: RoundMember, *, max_nodes: int) -> Rendezvo
         return state if me in state.waiting else replace(state, waiting=(*state.waiting, me))
     members, waiting = (*state.members, me), tuple(member for member in state.waiting if member != me)
     return replace(state, members=members, waiting=waiting, is_complete=len(members) == max_nodes)
+
+
+def drop(state: RendezvousState, silent: Collection[RoundMember]) -> RendezvousState:
+    """Some nodes do not wait any more; one that lives comes again."""
+    return replace(state, waiting=tuple(member for member in state.waiting if member not in silent))
 
 
 def may_complete(state: RendezvousState, *, min_nodes: int, is_quiet: bool) -> bool:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 
@@ -75,6 +76,12 @@ def start(handler: ChicleRendezvousHandler) -> "Future[RendezvousInfo]":
 
     threading.Thread(target=work, name=f"rendezvous-{handler.entry.node}", daemon=True).start()
     return future
+
+
+def wait_for_a_place(endpoint: str, secret_file: Path) -> None:
+    """Be n2, which comes late, in a process of its own."""
+    entry = JobEntry.open(endpoint, run_id=RUN_ID, node=NodeId("n2"), secret_file=secret_file, min_nodes=2, max_nodes=8)
+    ChicleRendezvousHandler(entry, RendezvousSettings()).next_rendezvous()
 
 
 def results(futures: "Iterable[Future[RendezvousInfo]]") -> list[RendezvousInfo]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from chicle_elastic.cluster.rendezvous import spares
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError, RoundTimeoutError
 from chicle_elastic.cluster.rendezvous.handler import create_handler
 from chicle_elastic.cluster.rendezvous.store import StoreServer, parse_endpoint
 from chicle_elastic.errors import UsageError
-from tests.cluster.rendezvous.rendezvous_agents import party, results, start
+from tests.cluster.rendezvous.rendezvous_agents import party, results, start, wait_for_a_place
+from tests.harness.forked import Forked
 from tests.timeouts import comes, timeout_s
 
 TASK = """
@@ -84,12 +87,35 @@ def test_who_comes_late_is_counted_as_waiting_and_let_in_by_the_next_round() -> 
         assert {handler.num_nodes_waiting() for handler in (first, second, joiner)} == {0}
 
 
-def test_who_does_not_come_back_is_waited_for_until_the_last_call() -> None:
+def test_a_waiting_node_that_falls_silent_is_named_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its host is gone, so no connection ends; torch's agents would begin a round for it, which waits for it."""
+    monkeypatch.setattr(spares, "SILENT_S", 2.0)
+    with party() as cluster:
+        cluster.secret.save(tmp_path / "secret")
+        first, second = (cluster.handler(f"n{index}", min_nodes=2, last_call_s=0.1) for index in range(2))
+        results([start(first), start(second)])
+        spare = Forked(wait_for_a_place, cluster.host.endpoint, tmp_path / "secret", output=tmp_path / "out")
+        try:
+            assert comes(lambda: first.num_nodes_waiting() == 1)
+            spare.send_signal(signal.SIGSTOP)
+            assert comes(lambda: first.num_nodes_waiting() == 0)
+        finally:
+            spare.kill_all()
+            spare.close()
+        assert "n2 waited for a place, and is dropped: silent for 2 s" in caplog.text
+        results([start(first), start(second)])
+        assert "begins without" not in caplog.text
+
+
+def test_who_does_not_come_back_is_waited_for_until_the_last_call(caplog: pytest.LogCaptureFixture) -> None:
     """It may be dead; nobody told anybody."""
     with party() as cluster:
         handlers = [cluster.handler(f"n{index}", last_call_s=0.2) for index in range(3)]
         results([start(handler) for handler in handlers])
         assert {info.world_size for info in results([start(handler) for handler in handlers[:2]])} == {2}
+        assert "round 2 begins without n2, which did not come for" in caplog.text
 
 
 def test_shutdown_closes_the_rendezvous_as_torch_s_own_does() -> None:
