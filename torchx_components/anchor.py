@@ -32,8 +32,9 @@ import os
 import shlex
 import shutil
 import socket
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
@@ -58,10 +59,11 @@ from torchx_components.local_nodes import LocalNodes
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
 from torchx_components.node import add_passed_on, check_task, is_script, parse_nodes, passed_on
 from torchx_components.serving import Members, serve
-from torchx_components.slurm import SlurmNodes
+from torchx_components.slurm import SlurmNodes, partitions, preempted_partition
 from torchx_components.submission import FIT_TASK
 
 SCHEDULERS = ("auto", "local", "slurm", "kubernetes")
+WHOLE_NODES = ("--exclusive", "--mem=0")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +82,17 @@ def start(arguments: argparse.Namespace) -> int:
     scheduler = arguments.members
     if scheduler == "auto":
         scheduler = Settings.from_environment().scheduler or "local"
-    return run_in_kubernetes(arguments) if scheduler == "kubernetes" else run(arguments, scheduler)
+    if scheduler == "kubernetes":
+        return run_in_kubernetes(arguments)
+    if scheduler == "slurm":
+        partition = member_partition(arguments)
+        arguments.sbatch += [f"--partition={partition}"] if partition else []
+        if arguments.backfill:
+            print(f"anchor: idle nodes of {f'partition {partition}' if partition else 'the QOS'}", flush=True)
+    elif arguments.backfill or arguments.partition:
+        raise UsageError(f"--backfill and --partition are for nodes of Slurm, and those of this job are {scheduler}")
+    with _kept_state(arguments) if arguments.backfill else contextlib.nullcontext():
+        return run(arguments, scheduler)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,12 +111,19 @@ def parser() -> argparse.ArgumentParser:
         "the scheduler which this process runs under",
     )
     parser.add_argument("--run-name", help="of the objects of a run on Kubernetes, which has no folder")
+    parser.add_argument("--burst-jobs", type=int, default=0, metavar="N", help="of such a run, of one member each")
     parser.add_argument("--host", help="address of this host, for the nodes; default: where packets leave it")
     parser.add_argument("--grace", type=float, default=25.0, help="seconds of a notice; default: %(default)s")
     parser.add_argument("--begin", type=int, help="nodes to begin with; default: MAX")
     parser.add_argument("--python", default=sys.executable, help="interpreter on the nodes; default: %(default)s")
     parser.add_argument("--secret-file", type=Path, help="of the job secret; default: a new secret")
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="of sbatch, for the members")
+    parser.add_argument(
+        "--partition", help="of Slurm, for the members; default: Slurm's own, the lowest with --backfill"
+    )
+    parser.add_argument(
+        "--backfill", action="store_true", help="whole idle nodes of Slurm only, which others take back"
+    )
     add_passed_on(parser)
     parser.add_argument(
         "module",
@@ -179,7 +198,12 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
         )
     secret = JobSecret.load(arguments.secret_file)
     begin = max(least, min(arguments.begin or most, most))
-    nodes = KubernetesNodes(KubernetesApi(server), arguments.run_name, least=least, most=most, begin=begin)
+    nodes = KubernetesNodes(
+        KubernetesApi(server), arguments.run_name, least=least, most=most, begin=begin, singles=arguments.burst_jobs
+    )
+    state = JobState(phase="running", host=socket.gethostname(), wanted=begin)
+    # An anchor that is moved or fails is no end: the Job starts another one.
+    writer = None if arguments.out is None else StateWriter(arguments.out, state)
     with contextlib.ExitStack() as stack:
         endpoint = format_endpoint(arguments.host, STORE_PORT)
         stack.enter_context(StoreServer(endpoint, bind="0.0.0.0"))
@@ -188,7 +212,34 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
         stack.callback(nodes.close)
         nodes.begin()
         print(f"anchor: rendezvous store at {endpoint}", flush=True)
-        return serve(nodes, ResourceBoard(connection, secret=secret), least=least)
+        return serve(nodes, ResourceBoard(connection, secret=secret), least=least, state=writer)
+
+
+def member_partition(arguments: argparse.Namespace) -> str | None:
+    """Return the partition of Slurm for the members; None for Slurm's own, or where a preempted QOS is named. Raises
+    UsageError when Slurm has no such partition, PeerLostError when there is no Slurm here."""
+    asked: str | None = arguments.partition
+    if arguments.backfill and arguments.checkpoint and not arguments.resume:
+        raise UsageError("--backfill with --checkpoint needs --resume: later nodes go on there")
+    if arguments.backfill and not any(option.startswith(("--qos", "-q")) for option in arguments.sbatch):
+        return preempted_partition(asked)
+    for name in asked.split(",") if asked else ():
+        partitions(name)
+    return asked
+
+
+@contextlib.contextmanager
+def _kept_state(arguments: argparse.Namespace) -> Iterator[None]:
+    """Take whole nodes. All of them may be wanted at once; those that come later go on from a state that is kept."""
+    arguments.sbatch[:0] = WHOLE_NODES
+    if arguments.checkpoint or arguments.out is None:
+        yield
+        return
+    out = arguments.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".state-", dir=out, ignore_cleanup_errors=True) as state:
+        arguments.checkpoint, arguments.resume = state, True
+        yield
 
 
 def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) -> Members:

@@ -1,6 +1,5 @@
 """The anchor of a job as an application of TorchX, for components and for `TorchXRuntime`."""
 
-import os
 import shlex
 from typing import Any
 
@@ -28,7 +27,7 @@ def anchor_of(given: dict[str, Any], member_options: list[str], task: list[str])
     least, most = parse_nodes(str(given["j"]))
     arguments = [ANCHOR, "-j", f"{least}:{most}"]
     arguments += ["--train", absolute_place(str(given["train"]))] if given.get("train") else []
-    arguments += ["--out", os.path.abspath(str(given["out"])), "--grace", str(given["grace"])]
+    arguments += ["--out", absolute_place(str(given["out"])), "--grace", str(given["grace"])]
     arguments += ["--python", str(given["python"])]
     arguments += ["--begin", str(given["begin"])] if given["begin"] else []
     arguments += ["--checkpoint", str(given["checkpoint"])] if given["checkpoint"] else []

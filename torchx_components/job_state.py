@@ -181,6 +181,8 @@ def run_of(job: Path) -> Path:
     state = state_of(job)
     if state.is_over:
         raise UsageError(f"the job of {job} is over ({state.phase}: {state.reason})")
+    if not state.run and state.phase == "running":
+        raise UsageError(f"the job of {job} runs on Kubernetes: patch spec.parallelism of its burst Job by kubectl")
     if not state.run:
         raise UsageError(f"the job of {job} prepares its data and has no members yet; try again in a moment")
     return Path(state.run)

@@ -1,6 +1,7 @@
 """Nodes from Kubernetes: the anchor sets how many pods the burst Job of a run has (`kubernetes_manifest`).
 
     request     PATCH Job NAME-burst: spec.parallelism = wanted - MIN; the core Job keeps its MIN
+                With Kueue there is a Job for each burst member, which it admits and suspends as quota comes and goes
     members     GET pods: those that run
     the end     DELETE the Jobs of members that are not over by themselves
 
@@ -25,7 +26,7 @@ from typing import Any
 
 from chicle_elastic.errors import PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
-from torchx_components.kubernetes_manifest import job_names, member_selector
+from torchx_components.kubernetes_manifest import burst_sizes, job_names, member_selector
 from torchx_components.polled_members import PolledMembers
 from torchx_components.serving import Member
 
@@ -88,11 +89,11 @@ class KubernetesNodes(PolledMembers[Member]):
 
     name = "kubernetes"
 
-    def __init__(self, api: KubernetesApi, name: str, *, least: int, most: int, begin: int) -> None:
+    def __init__(self, api: KubernetesApi, name: str, *, least: int, most: int, begin: int, singles: int = 0) -> None:
         super().__init__(begin=begin, least=least, most=most, close_s=2 * REQUEST_S)
         # as of `Members`; why pods wait, where Kubernetes says so
         self.waiting = self._advice = f"kubectl describe jobs,pods -l chicle.run={name} says where they stand"
-        self._api, self._name, self._set = api, name, -1
+        self._api, self._name, self._set, self._singles = api, name, -1, singles
 
     def begin(self) -> None:
         """Look at the Jobs of the members, and set how many there shall be. Raises UsageError when they are not there,
@@ -111,21 +112,22 @@ class KubernetesNodes(PolledMembers[Member]):
         to another machine leaves them alone: they train on, and find the next one."""
         if not self._is_ending and self._fault is None:
             return
-        for job in job_names(self._name):
+        for job in job_names(self._name, self._singles):
             with contextlib.suppress(UsageError, PeerLostError):
                 if not _has_ended(self._api.call("GET", self._path(job))):
                     policy = {"propagationPolicy": "Background"}
                     self._api.call("DELETE", self._path(job), policy)
 
     def _turn(self) -> None:
-        core, burst = job_names(self._name)
+        jobs = job_names(self._name, self._singles)
         with self._lock:
             more = self._wanted - self._least
         if not self._is_ending and more != self._set:
-            self._api.call("PATCH", self._path(burst), {"spec": {"parallelism": more}})
+            for burst, size in zip(jobs[1:], burst_sizes(self._singles, more), strict=True):
+                self._api.call("PATCH", self._path(burst), {"spec": {"parallelism": size}})
             self._set = more
         fault = None
-        for job in (core, burst):
+        for job in jobs:
             fault = fault or _failure(job, self._api.call("GET", self._path(job)))
         selector = urllib.parse.urlencode({"labelSelector": member_selector(self._name)})
         listed = self._api.call("GET", f"/api/v1/namespaces/{self._api.namespace}/pods?{selector}")

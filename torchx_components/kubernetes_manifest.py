@@ -6,6 +6,7 @@
     Job NAME-anchor                 one pod, which stays: store and resource manager
     Job NAME-core                   MIN members
     Job NAME-burst                  0 to MAX - MIN members more, on machines that may be taken away
+    Jobs NAME-burst-0, -1, ...      one member each instead, where a queue of Kueue admits them one by one
 
 Members are pods of plain Jobs without `completions`: such a Job replaces pods that fail, and is over when one has ended
 with 0 and the others have ended. So a member that leaves on a notice ends with `LEFT`, which the Job counts as no
@@ -31,6 +32,7 @@ KEPT_S = 3600  # jobs that are over stay for so long, for `kubectl logs`
 SECRET_FOLDER = "/var/run/chicle"
 USER = 10001
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+QUEUE = re.compile(r"[a-z0-9]([-.a-z0-9]{0,61}[a-z0-9])?")
 RUN_LABEL, ROLE_LABEL = "chicle.run", "chicle.role"
 
 
@@ -44,7 +46,7 @@ class KubernetesRun:
     most: int  # most members
     secret: str = field(repr=False)  # the job secret, hex digits
     task: Sequence[str]  # module of the tasks, and its arguments but `--train`
-    train: str  # chunk folder, as the pods see it
+    train: str  # chunk folder, as the pods see it; "" where the task is a script
     namespace: str = "default"  # of all objects
     begin: int | None = None  # members to begin with; None for `most`
     grace_s: float = 25.0  # seconds that a member has from a notice
@@ -62,20 +64,34 @@ class KubernetesRun:
     anchor_selector: Mapping[str, str] = field(default_factory=dict)
     burst_tolerations: Sequence[str] = ()  # taints that burst members bear, "KEY=VALUE:EFFECT" or "KEY:EFFECT"
     priority_class: str | None = None  # of burst members
-    queue: str | None = None  # kueue's queue of burst members; their Job is an elastic one then
+    queue: str | None = None  # Kueue's queue of burst members, each of which is a Job of its own then
+    volcano: str | None = None  # Volcano's queue of all members, which Volcano places then
     spreads: bool = True  # at most one member per machine, where there are enough machines
     log_dir: str = "/tmp/chicle"  # folder of members for event files
+    state: str | None = None  # folder on a claim where the anchor writes how the job stands; None for nowhere
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise UsageError(f"{self.name!r} is no name for objects of Kubernetes: small letters, digits and -")
         if not 1 <= self.least <= self.most:
             raise UsageError(f"{self.least} to {self.most} nodes cannot be")
+        if self.queue and self.volcano:
+            raise UsageError("--queue is of Kueue, and --volcano of Volcano: give one of them")
+        if self.queue and self.least == self.most:
+            raise UsageError(f"--queue {self.queue} is for members beyond MIN, of which -j {self.least} has none")
+        for option, queue in (("--queue", self.queue), ("--volcano", self.volcano)):
+            if queue is not None and not QUEUE.fullmatch(queue):
+                raise UsageError(f"{option} {queue}: the name of a queue has small letters, digits, - and .")
 
     @property
     def anchor(self) -> str:
         """Name of the anchor's Job, Service and account."""
         return f"{self.name}-anchor"
+
+    @property
+    def singles(self) -> int:
+        """Jobs of one burst member each; 0 where all are of one Job."""
+        return self.most - self.least if self.queue else 0
 
     @property
     def store(self) -> str:
@@ -85,19 +101,26 @@ class KubernetesRun:
 
 def manifests(run: KubernetesRun) -> list[Manifest]:
     """All objects, in the order in which they are to be made."""
+    bursts = job_names(run.name, run.singles)[1:]
+    more = burst_sizes(run.singles, max(0, min(run.begin or run.most, run.most) - run.least))
     return [
         _secret(run),
         *_account(run),
         _service(run),
         _anchor_job(run),
         member_job(run, "core", run.least),
-        member_job(run, "burst", max(0, min(run.begin or run.most, run.most) - run.least)),
+        *(member_job(run, "burst", size, name=name) for name, size in zip(bursts, more, strict=True)),
     ]
 
 
-def job_names(name: str) -> tuple[str, str]:
-    """The Jobs of the members of a run: core and burst."""
-    return f"{name}-core", f"{name}-burst"
+def job_names(name: str, singles: int = 0) -> list[str]:
+    """The Jobs of the members of a run: core, then burst."""
+    return [f"{name}-core", *([f"{name}-burst-{number}" for number in range(singles)] or [f"{name}-burst"])]
+
+
+def burst_sizes(singles: int, more: int) -> list[int]:
+    """Members of each burst Job, if there shall be so many beyond MIN."""
+    return [int(number < more) for number in range(singles)] or [more]
 
 
 def member_selector(name: str) -> str:
@@ -105,12 +128,13 @@ def member_selector(name: str) -> str:
     return f"{RUN_LABEL}={name},{ROLE_LABEL} in (core,burst)"
 
 
-def member_job(run: KubernetesRun, role: str, parallelism: int) -> Manifest:
-    """The Job of the core or of the burst members."""
+def member_job(run: KubernetesRun, role: str, parallelism: int, *, name: str | None = None) -> Manifest:
+    """The Job of the core members, or one of burst members."""
     command = ["python", "-m", "torchx_components.node", "--store", run.store]
     command += ["--secret-file", f"{SECRET_FOLDER}/secret", "--nnodes", f"{run.least}:{run.most}"]
     command += ["--name", "$(POD_NAME)", "--grace", f"{run.grace_s:g}", LEAVE_OPTION, str(LEFT)]
-    command += ["--data", run.train, "--log-dir", run.log_dir, *run.node_options, *run.task]
+    command += ["--data", run.train] if run.train else []
+    command += ["--log-dir", run.log_dir, *run.node_options, *run.task]
     resources: Manifest = {"cpu": run.cpu, "memory": run.memory, **{name: str(n) for name, n in run.extended.items()}}
     pod = _pod(run, role, command, limits=resources, selector=run.member_selector)
     # A member has its grace, and then some seconds to end.
@@ -119,14 +143,19 @@ def member_job(run: KubernetesRun, role: str, parallelism: int) -> Manifest:
         term = {"labelSelector": {"matchLabels": {RUN_LABEL: run.name}}, "topologyKey": "kubernetes.io/hostname"}
         weighted = [{"weight": 100, "podAffinityTerm": term}]
         pod["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}
-    metadata = _metadata(run, f"{run.name}-{role}", role)
+    metadata = _metadata(run, name or f"{run.name}-{role}", role)
     if role == "burst":
         pod |= {"tolerations": [_toleration(text) for text in run.burst_tolerations]} if run.burst_tolerations else {}
         pod |= {"priorityClassName": run.priority_class} if run.priority_class else {}
-        if run.queue:
-            metadata["labels"]["kueue.x-k8s.io/queue-name"] = run.queue
-            metadata["annotations"] = {"kueue.x-k8s.io/elastic-job": "true"}
+        metadata["labels"] |= {"kueue.x-k8s.io/queue-name": run.queue} if run.queue else {}
     spec = _job_spec(run, role, pod, parallelism)
+    if run.volcano:
+        # Core members are placed together and stay, those of the burst one by one, and others may take their place.
+        metadata["annotations"] = {"scheduling.volcano.sh/group-min-member": str(run.least if role == "core" else 1)}
+        pod["schedulerName"] = "volcano"
+        is_preemptable = "true" if role == "burst" else "false"
+        annotations = {"scheduling.volcano.sh/queue-name": run.volcano, "volcano.sh/preemptable": is_preemptable}
+        spec["template"]["metadata"]["annotations"] = annotations
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
@@ -134,6 +163,8 @@ def _anchor_job(run: KubernetesRun) -> Manifest:
     command = ["python", "-m", "torchx_components.anchor", "--members", "kubernetes", "--run-name", run.name]
     command += ["-j", f"{run.least}:{run.most}", "--begin", str(min(run.begin or run.most, run.most))]
     command += ["--host", run.anchor, "--secret-file", f"{SECRET_FOLDER}/secret"]
+    command += ["--burst-jobs", str(run.singles)] if run.singles else []
+    command += ["--out", run.state] if run.state else []
     limits = {"cpu": "1", "memory": "1Gi"}
     pod = _pod(run, "anchor", command, limits=limits, selector=run.anchor_selector, account=run.anchor)
     pod["terminationGracePeriodSeconds"] = 90
@@ -228,7 +259,7 @@ def _account(run: KubernetesRun) -> list[Manifest]:
         {
             "apiGroups": ["batch"],
             "resources": ["jobs"],
-            "resourceNames": list(job_names(run.name)),
+            "resourceNames": job_names(run.name, run.singles),
             "verbs": ["get", "patch", "delete"],
         },
     ]

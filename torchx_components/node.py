@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, help="folder of the run, where the anchor says where it is")
     parser.add_argument("--store", metavar="HOST:PORT", help="of the anchor, where there is no folder of the run")
     parser.add_argument("--secret-file", type=Path, help="of the job secret, with --store")
-    parser.add_argument("--data", help="chunk folder, with --store")
+    parser.add_argument("--data", help="chunk folder, with --store; a script has none")
     parser.add_argument("--nnodes", required=True, help="MIN:MAX")
     parser.add_argument("--name", required=True, help="name of this node, unique in the run")
     parser.add_argument("--grace", default="25", help="seconds from a notice to leaving at once")
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.run is not None:
             place = MeetingPlace.wait_for(arguments.run, ANCHOR_S)
             store, data, secret_file = place.store, place.data, arguments.run / SECRET_NAME
-        elif arguments.store and arguments.secret_file and arguments.data:
-            store, data, secret_file = arguments.store, arguments.data, arguments.secret_file
+        elif arguments.store and arguments.secret_file and (arguments.data or is_script(arguments.module)):
+            store, data, secret_file = arguments.store, arguments.data or "", arguments.secret_file
             wait_for_store(store, ANCHOR_S)
         else:
             parser.error("give --run, or --store, --secret-file and --data")

@@ -42,6 +42,7 @@ REPLACE_S = 10.0  # members are replaced so long before the earliest notice of t
 LEAST_SHORT = 2
 """At least so many members one after the other may live for less, and as many as may run at once; one more ends the
 run."""
+GIVEN_BACK = {"REQUEUE", "CANCEL"}  # a suspended member would keep its memory, and the others would wait for it
 DRAINING = re.compile(r"^(drng|drain|fail|down\*?$|maint)")
 _QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,TimeLeft:20,PreemptTime:20,NodeList:100"
 _QUEUE += ",Reason:100"
@@ -295,6 +296,43 @@ def run_program(*command: str, is_checked: bool = True, environment: Mapping[str
         said = "; ".join(done.stderr.split("\n")).strip("; ") or done.returncode
         raise UsageError(f"{command[0]} refuses: {said} ({' '.join(command)})")
     return done.stdout
+
+
+def shown(*what: str, environment: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """Return what `scontrol show` says of jobs or partitions, field by field; nothing of those that it does not know.
+    Raises PeerLostError as `run_program` does."""
+    printed = run_program("scontrol", "--oneliner", "show", *what, is_checked=False, environment=environment)
+    lines = [line for line in printed.splitlines() if "=" in line]
+    return [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
+
+
+def partitions(asked: str | None) -> dict[str, dict[str, str]]:
+    """Return the partitions by name. Raises UsageError when the one that was asked for is none of them."""
+    found = {fields["PartitionName"]: fields for fields in shown("partition")}
+    if asked is not None and asked not in found:
+        raise UsageError(f"Slurm has no partition {asked}; it has {', '.join(found)}")
+    return found
+
+
+def preempted_partition(asked: str | None) -> str:
+    """Return a partition whose jobs those of another one preempt: the one that was asked for, else the one of the
+    lowest tier. Raises UsageError when Slurm has no such partition."""
+    found = partitions(asked)
+    tiers = {name: int(fields["PriorityTier"]) for name, fields in found.items()}
+    preempted = [
+        name
+        for name in sorted(found, key=tiers.__getitem__)
+        if GIVEN_BACK & {*found[name]["PreemptMode"].split(",")} and tiers[name] < max(tiers.values())
+    ]
+    if asked is None and preempted:
+        return preempted[0]
+    if asked in preempted:
+        return asked
+    raise UsageError(
+        f"no partition preempts jobs of {asked or 'another one'} on this Slurm, and --backfill would keep nodes that "
+        f"others wait for; those of {', '.join(preempted) or 'none'} are preempted, or name a preempted QOS, "
+        "--sbatch=--qos=NAME"
+    )
 
 
 def seconds_of(text: str) -> float:

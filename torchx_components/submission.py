@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chicle_elastic.errors import DataError, PeerLostError, UsageError
+from chicle_elastic.errors import ChicleError, DataError, PeerLostError, UsageError
 from chicle_elastic.settings import environment_of_jobs
 from torchx_components.job_state import replace_json
 from torchx_components.slurm import run_program
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FILE_NAME = "submitted.json"
 FIT_TASK = "estimators.submitted.task"
 """Module of the tasks that fit what an estimator has written; their --train is a folder of its own, no chunk folder."""
+OF_SLURM = ("slurm", "chicle_slurm")
 VERSION = 1
 COMMAND_S = 30.0
 
@@ -59,6 +60,8 @@ def submit(app: "specs.AppDef", scheduler: str, cfg: Mapping[str, Any], job: Pat
     try:
         plan = runner.dryrun(app, scheduler, cfg=dict(cfg))
         handle = runner.schedule(plan)
+    except ChicleError:  # of Chicle's own schedulers
+        raise
     except subprocess.CalledProcessError as error:
         raise UsageError(f"{scheduler} refuses the job: {_refusal(plan) or error}") from error
     except FileNotFoundError as error:
@@ -95,7 +98,7 @@ def ask(job: Path) -> str:
     """How a job stands with its scheduler, in words. Raises PeerLostError when the scheduler has no such job any more,
     UsageError and DataError as `submission_of` does."""
     found = submission_of(job)
-    if found.scheduler == "slurm":
+    if found.scheduler in OF_SLURM:
         printed = run_program("squeue", "-h", "-j", found.number, "-o", "%T %r", is_checked=False)
         if not printed.strip():
             raise PeerLostError(
@@ -104,10 +107,12 @@ def ask(job: Path) -> str:
             )
         state, _, reason = printed.strip().partition(" ")
         return f"Slurm's job {found.number} is {state.lower()}" + (f" ({reason})" if reason != "None" else "")
-    runner = _runners.get(found.handle)
+    runner = _runner_of(found)
     status = None if runner is None else runner.status(found.handle)
-    if status is None:
+    if runner is None:
         return f"{found.handle} is a job of another process"
+    if status is None:
+        raise PeerLostError(f"there is no {found.handle} any more: it was cancelled before its anchor began")
     if status.is_terminal():
         raise PeerLostError(f"{found.handle} ended as {status.state.name} before its anchor began; it has printed why")
     return f"{found.handle} is {status.state.name.lower()}"
@@ -117,10 +122,10 @@ def cancel(job: Path) -> None:
     """End a job. Raises PeerLostError when the scheduler does not answer, or only the process that submitted the job
     can end it, UsageError and DataError as `submission_of` does."""
     found = submission_of(job)
-    if found.scheduler == "slurm":
+    if found.scheduler in OF_SLURM:
         run_program("scancel", found.number, is_checked=False)
         return
-    runner = _runners.get(found.handle)
+    runner = _runner_of(found)
     if runner is None:
         raise PeerLostError(f"{found.handle} is a job of another process, with which it ends")
     runner.cancel(found.handle)
@@ -133,6 +138,15 @@ def close(job: Path) -> None:
     if runner is not None:
         runner.wait(found.handle, wait_interval=0.1)
         runner.close()
+
+
+def _runner_of(found: Submission) -> Any:
+    """Return TorchX's runner of a job; None for a local one of another process."""
+    if found.scheduler == "local_cwd":
+        return _runners.get(found.handle)
+    from torchx.runner import get_runner
+
+    return get_runner()
 
 
 def _refusal(plan: Any) -> str:

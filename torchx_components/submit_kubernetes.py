@@ -12,23 +12,23 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.transports.secret import SECRET_BYTES
 from torchx_components.kubernetes_manifest import KubernetesRun, manifests
-from torchx_components.node import add_passed_on, check_task, parse_nodes, passed_on
+from torchx_components.node import add_passed_on, check_task, is_script, parse_nodes, passed_on
+from torchx_components.submission import FIT_TASK
+
+KINDS = "job,service,secret,serviceaccount,role,rolebinding"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = parser().parse_args(argv)
     try:
-        objects = manifests(run_of(arguments))
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2)
-        if arguments.apply:
-            apply(text, arguments.name)
-        else:
-            print(text)
+        run = run_of(arguments)
+        print(apply(run) if arguments.apply else manifest_text(run), end="")
     except ChicleError as error:
         print(f"chicle submit kubernetes: {error}", file=sys.stderr)
         return 1
@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True, help="of the run; objects are called after it")
     parser.add_argument("-j", dest="nodes", required=True, help="MIN:MAX members, or N")
     parser.add_argument("--image", required=True, help="with Chicle in it")
-    parser.add_argument("--train", required=True, help="chunk folder (chicle convert), as pods see it, or its URL")
-    parser.add_argument("--out", required=True, help="folder or URL for the model, as pods see it")
+    parser.add_argument("--train", help="chunk folder (chicle convert), as pods see it, or its URL; a script has none")
+    parser.add_argument("--out", help="folder or URL for the model, as pods see it; a script has none")
     parser.add_argument("--namespace", default="default", help="default: %(default)s")
     parser.add_argument("--begin", type=int, help="members to begin with; default: MAX")
     parser.add_argument("--grace", type=float, default=25.0, help="seconds of a notice; default: %(default)s")
@@ -64,10 +64,15 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--log-dir", default="/tmp/chicle", help="of members, for event files; default: %(default)s")
     parser.add_argument("--priority-class", help="of members beyond MIN")
-    parser.add_argument("--queue", help="Kueue's queue of members beyond MIN")
+    parser.add_argument("--queue", help="Kueue's queue of members beyond MIN, which are admitted one by one")
+    parser.add_argument("--volcano", metavar="QUEUE", help="Volcano's queue of the members, which Volcano places then")
     add_passed_on(parser)
     parser.add_argument("--apply", action="store_true", help="hand the manifest to kubectl instead of printing it")
-    parser.add_argument("module", help="what the tasks run, by python -m; gets --train, --out and what follows it")
+    parser.add_argument(
+        "module",
+        help="what the tasks run, by python -m; gets --train, --out and what follows it. Or a script in the image or "
+        "on a claim, /FOLDER/NAME.py, which gets what follows it",
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser
 
@@ -75,7 +80,19 @@ def parser() -> argparse.ArgumentParser:
 def run_of(arguments: argparse.Namespace) -> KubernetesRun:
     """What the command line says. Raises UsageError when it cannot be."""
     least, most = parse_nodes(arguments.nodes)
-    check_task([arguments.module, *arguments.arguments], arguments.train, arguments.out)
+    task = [arguments.module, *arguments.arguments]
+    if not is_script(arguments.module):
+        missing = [f"--{name}" for name in ("train", "out") if not getattr(arguments, name)]
+        if missing:
+            raise UsageError(f"{' and '.join(missing)} missing: the module {arguments.module} gets them")
+        claims = [folder for folder, _ in arguments.claim]
+        if arguments.module == FIT_TASK and not any(Path(arguments.out).is_relative_to(folder) for folder in claims):
+            raise UsageError(
+                f"{arguments.out} is on no claim, and pods would not see it: TorchXRuntime(folder='/data/jobs', "
+                "member_options=('--claim', '/data=NAME')) for a claim that this process has at /data too"
+            )
+        check_task(task, arguments.train, arguments.out)
+        task[1:1] = ["--out", arguments.out]
     return KubernetesRun(
         name=arguments.name,
         image=arguments.image,
@@ -83,8 +100,8 @@ def run_of(arguments: argparse.Namespace) -> KubernetesRun:
         most=most,
         begin=arguments.begin,
         secret=secrets.token_hex(SECRET_BYTES),
-        task=[arguments.module, "--out", arguments.out, *arguments.arguments],
-        train=arguments.train,
+        task=task,
+        train=arguments.train or "",
         namespace=arguments.namespace,
         grace_s=arguments.grace,
         node_options=passed_on(arguments),
@@ -98,23 +115,51 @@ def run_of(arguments: argparse.Namespace) -> KubernetesRun:
         burst_tolerations=arguments.burst_toleration,
         priority_class=arguments.priority_class,
         queue=arguments.queue,
+        volcano=arguments.volcano,
         log_dir=arguments.log_dir,
+        state=arguments.out if arguments.module == FIT_TASK else None,
     )
 
 
-def apply(text: str, name: str) -> None:
-    """Hand a manifest to kubectl. Raises UsageError when there is no kubectl, or it refuses."""
+def manifest_text(run: KubernetesRun) -> str:
+    """Return the manifest of a run as kubectl reads it."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests(run)}, indent=2) + "\n"
+
+
+def apply(run: KubernetesRun) -> str:
+    """Hand the manifest of a run to kubectl; returns what it says. Raises UsageError when there is no kubectl, it
+    refuses, or the cluster has no such queue."""
+    for option, queue, kind in (
+        ("--queue", run.queue, "localqueues.kueue.x-k8s.io"),
+        ("--volcano", run.volcano, "queues.scheduling.volcano.sh"),
+    ):
+        if queue is not None:
+            try:
+                kubectl("get", kind, queue, "--namespace", run.namespace)
+            except UsageError as error:
+                if "Forbidden" not in str(error):  # who may not look at queues may use one
+                    raise UsageError(
+                        f"{option} {queue}: {error}; kubectl get {kind} -A lists those there are"
+                    ) from None
+    documents = "\n".join(json.dumps(each) for each in manifests(run))  # the server judges each by itself
     try:
-        done = subprocess.run(["kubectl", "apply", "-f", "-"], input=text, text=True, check=False)
+        return kubectl("apply", "-f", "-", text=documents)
+    except UsageError as error:
+        advice = f"kubectl delete {KINDS} --namespace {run.namespace} -l chicle.run={run.name}"
+        raise UsageError(f"{error}; what it has made is removed by {advice}") from None
+
+
+def kubectl(*words: str, text: str | None = None) -> str:
+    """Run kubectl, with a text to read; returns what it prints. Raises UsageError when there is none, or it refuses."""
+    try:
+        done = subprocess.run(["kubectl", *words], input=text or "", text=True, capture_output=True, check=False)
     except FileNotFoundError:
         raise UsageError(
             "there is no kubectl on this host; leave --apply out, and apply what is printed where there is one"
         ) from None
     if done.returncode:
-        raise UsageError(
-            f"kubectl has ended with {done.returncode}; what it has made is removed by kubectl delete "
-            f"all,secret,sa,role,rolebinding -l chicle.run={name}"
-        )
+        raise UsageError(f"kubectl refuses: {'; '.join(done.stderr.strip().splitlines()) or done.returncode}")
+    return done.stdout
 
 
 def _pair(text: str) -> tuple[str, str]:

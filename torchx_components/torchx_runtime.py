@@ -30,7 +30,7 @@ from torchx_components.job_wait import wait_for_end
 if TYPE_CHECKING:
     import torchx.specs as specs
 
-SCHEDULERS = ("slurm", "local_cwd")
+SCHEDULERS = ("slurm", "chicle_slurm", "chicle_kubernetes", "local_cwd")
 WAITING = "estimators.submitted.fit"
 
 
@@ -43,7 +43,8 @@ class TorchXRuntime:
     `drain`, `logs` and `attach` look at the job and change it while it runs. Ctrl-C ends the wait and not the job.
 
     Args:
-        scheduler: "slurm", or "local_cwd" for processes of this machine, which end with this process.
+        scheduler: "slurm"; "chicle_slurm", which needs no slurmdbd; "chicle_kubernetes" from a pod that has the claim
+            of the folder; or "local_cwd" for processes of this machine, which end with this process.
         nodes: (least, most) nodes; the job pauses with fewer than the least. A number n means (n, n).
         folder: Where each job gets a folder of its own; all nodes have to see it.
         start_nodes: Nodes to begin with; None for the most.
@@ -54,9 +55,10 @@ class TorchXRuntime:
         checkpoint: Folder that all nodes see, or URL, for periodic checkpoints, in which each job gets a folder of its
             own. A job all of whose nodes were lost goes on from there. None for none.
         cfg: Options of TorchX's scheduler for the anchor, e.g. {"partition": "main"}; `torchx runopts slurm` lists
-            them.
+            them. "chicle_kubernetes" needs {"image": NAME}.
         member_options: Further options of the anchor, e.g. ("--sbatch=--partition=spot",); `python -m
-            torchx_components.anchor --help` lists them.
+            torchx_components.anchor --help` lists them. On Kubernetes those of `chicle submit kubernetes`, and it
+            needs ("--claim", "/FOLDER=NAME").
         env: Environment of anchor and nodes, e.g. {"OMP_NUM_THREADS": "8"}.
         python: Interpreter on the nodes; None for that of this process.
 
@@ -80,10 +82,7 @@ class TorchXRuntime:
 
     def __post_init__(self) -> None:
         if self.scheduler not in SCHEDULERS:
-            raise UsageError(
-                f"TorchXRuntime({self.scheduler!r}): it submits to {' or '.join(map(repr, SCHEDULERS))}; for "
-                "Kubernetes, chicle submit kubernetes makes a job of a chunk folder"
-            )
+            raise UsageError(f"TorchXRuntime({self.scheduler!r}): it submits to {' or '.join(map(repr, SCHEDULERS))}")
         least, most = self.limits
         if not 1 <= least <= most:
             raise UsageError(f"TorchXRuntime(nodes={self.nodes!r}): say 4, or (2, 8) for at least 2 and at most 8")

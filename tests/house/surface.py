@@ -9,6 +9,7 @@ Run as a program (`make surface`) it writes them to surface.txt.
 import argparse
 import ast
 import importlib
+import tomllib
 from pathlib import Path
 
 from tests.house.sources import ROOT
@@ -25,6 +26,8 @@ def surface_lines() -> list[str]:
     components = components_of((ROOT / COMPONENTS).read_text(encoding="utf-8"))
     found["torchx_components"] = [f"chicle.{name}" for name in components]
     found |= {f"{COMPONENT_LINE}chicle.{name}": options for name, options in components.items()}
+    plugins = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    found["torchx run -s"] = [name for name in plugins["torchx.schedulers"] if name.startswith("chicle")]
     found |= commands()
     return [f"{place}: {' '.join(sorted(names or []))}" for place, names in sorted(found.items())]
 

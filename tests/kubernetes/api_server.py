@@ -106,6 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
+    def do_POST(self) -> None:
+        self._answer()
+
     def do_PATCH(self) -> None:
         assert self.headers["Content-Type"] == "application/merge-patch+json"
         self._answer()
@@ -121,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else None
         api = self.server.api  # type: ignore[attr-defined]
         status, content = api.answer(self.command, self.path, self.headers.get("Authorization", ""), body)
-        written = json.dumps(content).encode()
+        written = (content if isinstance(content, str) else json.dumps(content)).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(written)))

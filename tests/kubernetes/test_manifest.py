@@ -19,10 +19,11 @@ OPTIONS = (
     *("--out", "s3://bucket/model", "--claim", "/data=datasets", "--env", "AWS_ENDPOINT_URL=http://minio:9000"),
     *("--resource", "nvidia.com/gpu=1", "--resource", "rdma/hca=1", "--memory", "16Gi", "--grace", "50"),
     *("--anchor-selector", "pool=steady", "--burst-toleration", "spot=true:NoSchedule"),
-    *("--burst-toleration", "x:NoExecute", "--priority-class", "low", "--queue", "lab"),
+    *("--burst-toleration", "x:NoExecute", "--priority-class", "low"),
     *("--checkpoint", "s3://bucket/job", "--resume", "--notices", "gcp"),
     *("estimators.fit_task", "--C", "0.1"),
 )
+SCRIPT = ("--name", "a", "-j", "1:3", "--image", "i", "/app/train.py", "--lr", "0.1")
 VERSIONS = ("1.29", "1.34")
 
 
@@ -44,8 +45,10 @@ def test_every_object_is_valid(version: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate").validate
     for each in objects().values():
         validate(each, version, strict=True)
-    for each in objects("--name", "a", "-j", "1", "--image", "i", "--train", "/t", "--out", "/o", "m").values():
-        validate(each, version, strict=True)
+    few = ("--name", "a", "-j", "1", "--image", "i", "--train", "/t", "--out", "/o", "m")
+    for options in (few, SCRIPT, ("--queue", "lab", *OPTIONS), ("--volcano", "lab", *OPTIONS)):
+        for each in objects(*options).values():
+            validate(each, version, strict=True)
 
 
 SPOILED: dict[str, Callable[[Manifest], object]] = {
@@ -93,8 +96,42 @@ def test_members_are_what_was_asked_for() -> None:
     tolerations = pod_of(burst)["tolerations"]
     assert tolerations[0] == {"key": "spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     assert tolerations[1] == {"key": "x", "operator": "Exists", "effect": "NoExecute"}
-    assert burst["metadata"]["annotations"] == {"kueue.x-k8s.io/elastic-job": "true"}
     assert "tolerations" not in pod_of(core)
+
+
+def test_kueue_admits_members_beyond_the_least_one_by_one() -> None:
+    """Each is a Job of its own in the queue; the anchor may change each of these; the core is in no queue."""
+    made = objects("--queue", "lab", *OPTIONS)
+    bursts = [made[f"Job/demo-burst-{number}"] for number in range(3)]
+    assert [job["spec"]["parallelism"] for job in bursts] == [1, 0, 0]
+    assert {job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] for job in bursts} == {"lab"}
+    assert "kueue.x-k8s.io/queue-name" not in made["Job/demo-core"]["metadata"]["labels"]
+    [_, jobs] = made["Role/demo-anchor"]["rules"]
+    assert jobs["resourceNames"] == ["demo-core", *(job["metadata"]["name"] for job in bursts)]
+    arguments = anchor_parser().parse_args(pod_of(made["Job/demo-anchor"])["containers"][0]["command"][3:])
+    assert arguments.burst_jobs == 3
+
+
+def test_volcano_places_the_core_together_and_takes_back_the_burst() -> None:
+    """By its annotations, in its queue; the anchor stays with the cluster's own scheduler."""
+    made = objects("--volcano", "lab", *OPTIONS)
+    for role, least, is_taken in (("core", "2", "false"), ("burst", "1", "true")):
+        job = made[f"Job/demo-{role}"]
+        assert job["metadata"]["annotations"] == {"scheduling.volcano.sh/group-min-member": least}
+        assert pod_of(job)["schedulerName"] == "volcano"
+        annotations = {"scheduling.volcano.sh/queue-name": "lab", "volcano.sh/preemptable": is_taken}
+        assert job["spec"]["template"]["metadata"]["annotations"] == annotations
+    assert "schedulerName" not in pod_of(made["Job/demo-anchor"])
+
+
+def test_a_script_needs_no_data_and_no_folder() -> None:
+    """Its members get neither, and a module without them is refused."""
+    made = objects(*SCRIPT)
+    command = pod_of(made["Job/a-core"])["containers"][0]["command"]
+    assert command[-3:] == ["/app/train.py", "--lr", "0.1"]
+    assert "--data" not in command
+    with pytest.raises(UsageError, match="--train and --out missing"):
+        objects(*SCRIPT[:6], "module")
 
 
 def test_the_anchor_may_do_what_it_does_and_no_more() -> None:
@@ -125,6 +162,9 @@ def test_the_anchor_may_do_what_it_does_and_no_more() -> None:
         ({"name": "A9A"}, "is no name for objects"),
         ({"least": 3, "most": 2}, "3 to 2 nodes cannot be"),
         ({"burst_tolerations": ["spot"]}, "is no taint"),
+        ({"queue": "Lab"}, "--queue Lab: the name of a queue"),
+        ({"queue": "lab", "least": 2}, "is for members beyond MIN"),
+        ({"queue": "lab", "volcano": "lab"}, "give one of them"),
     ],
 )
 def test_what_cannot_be_is_refused(changed: dict[str, Any], said: str) -> None:

@@ -72,6 +72,29 @@ def test_the_burst_job_has_what_is_wanted_beyond_the_core(api: ApiServer, nodes:
         assert comes(lambda expected=expected: burst(api) == expected)
 
 
+def test_with_a_queue_each_burst_member_has_a_job(api: ApiServer) -> None:
+    """As many have a member as are wanted beyond the core; at the end all of them are deleted."""
+    with api.lock:
+        api.jobs |= {f"demo-burst-{number}": member_job(RUN, "burst", 0) for number in range(3)}
+    nodes = KubernetesNodes(KubernetesApi(api.address, api.account), "demo", least=2, most=5, begin=4, singles=3)
+
+    def sizes() -> list[int]:
+        with api.lock:
+            return [api.jobs[f"demo-burst-{number}"]["spec"]["parallelism"] for number in range(3)]
+
+    try:
+        nodes.begin()
+        assert sizes() == [1, 1, 0]
+        for total, expected in ((9, [1, 1, 1]), (3, [1, 0, 0]), (1, [0, 0, 0])):
+            nodes.request(total, "a test")
+            assert comes(lambda expected=expected: sizes() == expected)
+        assert burst(api) == 0, "it is none of its Jobs"
+        nodes.stop_starting()
+    finally:
+        nodes.close()
+    assert list(api.jobs) == ["demo-burst"]
+
+
 def test_what_a_person_sets_stays_until_the_job_asks_for_another_number(
     api: ApiServer, nodes: KubernetesNodes, pods: list[Manifest]
 ) -> None:

@@ -260,7 +260,7 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"scheduler": "pbs"}, "it submits to 'slurm' or 'local_cwd'"),
+        ({"scheduler": "pbs"}, "it submits to 'slurm'"),
         ({"nodes": (3, 2)}, "at least 2 and at most 8"),
         ({"nodes": "two"}, "at least 2 and at most 8"),
         ({"nodes": (1, 2), "start_nodes": 3}, "a job begins with 1 to 2 nodes"),
