@@ -126,7 +126,7 @@ class ScaledJob:
         self._nodes.append(joiner)
         self._report_inventories("join: inventories")
         copies = self._timed("join: copies", self._form_round)
-        num_moves = sum(isinstance(order, effects.CopyChunk) for order in copies)
+        num_moves = sum(len(order.chunks) for order in copies if isinstance(order, effects.CopyChunks))
         self.moves_over_share = num_moves / (self._num_chunks // len(self._nodes))
         self._timed("join: commit", lambda: self._settle(copies))
 
@@ -201,22 +201,14 @@ class ScaledJob:
     def _settle(self, ordered: list[Effect]) -> None:
         """Answer copies and frees until the next iteration is started."""
         while ordered:
-            copies = _by_node(
-                ((order.source, order.target, order.round), order.chunk)
-                for order in ordered
-                if isinstance(order, effects.CopyChunk)
-            )
-            frees = _by_node(
-                ((order.node, order.round), order.chunk) for order in ordered if isinstance(order, effects.FreeChunk)
-            )
-            answers: list[Event] = [
-                events.ChunksCopied(chunks=tuple(chunks), source=source, target=target, round=round)
-                for (source, target, round), chunks in copies.items()
-            ]
-            answers += [
-                events.ChunksFreed(chunks=tuple(chunks), node=node, round=round)
-                for (node, round), chunks in frees.items()
-            ]
+            answers: list[Event] = []
+            for order in ordered:
+                match order:
+                    case effects.CopyChunks():
+                        pair = {"source": order.source, "target": order.target}
+                        answers.append(events.ChunksCopied(chunks=order.chunks, round=order.round, **pair))
+                    case effects.FreeChunks():
+                        answers.append(events.ChunksFreed(chunks=order.chunks, node=order.node, round=order.round))
             ordered = self._fold_all(answers)
 
     # How.
@@ -239,16 +231,13 @@ def _life(node: NodeId) -> str:
     return f"{node}#0"
 
 
-def _by_node(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    by_node: dict[Any, list[Any]] = {}
-    for node, item in pairs:
-        by_node.setdefault(node, []).append(item)
-    return by_node
-
-
 def _precopied(ordered: list[Effect]) -> list[Event]:
-    numbers = _by_node((order.target, order.number) for order in ordered if isinstance(order, effects.PrecopyChunk))
-    return [events.PrecopiesEnded(node=node, whole=tuple(whole)) for node, whole in numbers.items()]
+    """Every node answers once, when all that it was to fetch has come."""
+    numbers: dict[NodeId, list[int]] = {}
+    for order in ordered:
+        if isinstance(order, effects.PrecopyChunks):
+            numbers.setdefault(order.target, []).extend(order.numbers)
+    return [events.PrecopiesEnded(node=node, whole=tuple(sorted(whole))) for node, whole in numbers.items()]
 
 
 def main() -> int:

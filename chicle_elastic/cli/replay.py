@@ -19,11 +19,12 @@ from chicle_elastic.scheduling.replaying import Replay, Step, difference_text
 from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.scheduling.snapshot import snapshot
 from chicle_elastic.scheduling.text import bytes_text, count_text
+from chicle_elastic.scheduling.together import by_key
 
 MAX_ITEMS_SHOWN = 12
 MAX_SPANS_SHOWN = 24
 MAX_CHARACTERS = 400
-IN_NODE_LINES = frozenset({("ledger", "node_chunks"), ("ledger", "_entries"), ("ledger", "_missing")})
+IN_NODE_LINES = frozenset(("ledger", name) for name in ("node_chunks", "_infos", "_entries", "_missing"))
 """Parts of a snapshot that are shown by node instead."""
 
 
@@ -122,11 +123,8 @@ def _node_lines(scheduler: Scheduler) -> Iterator[str]:
         capacity = "" if node.capacity_bytes is None else f" of {bytes_text(node.capacity_bytes)}"
         closing = ", leaves" if node.is_closing else ""
         yield f"  {name}: {node.num_rows} rows, {bytes_text(node.used_bytes)}{capacity}{closing}"
-        phases: dict[str, list[int]] = {}
-        for chunk, phase in node.copies.items():
-            phases.setdefault(phase.value, []).append(chunk)
-        for phase_name, chunks in phases.items():
-            yield f"    {phase_name:10} {_ranges(chunks)}"
+        for phase, chunks in by_key((phase, chunk) for chunk, phase in node.copies.items()).items():
+            yield f"    {phase.value:10} {_ranges(chunks)}"
 
 
 def _ranges(chunks: Iterable[int]) -> str:

@@ -248,24 +248,25 @@ class _Shell:
             self.tasks[effect.node].hold(chunk)
         self.inbox.append(events.ChunksLoaded(chunks=effect.chunks, node=effect.node, round=effect.round))
 
-    def copy_chunk(self, effect: effects.CopyChunk) -> None:
-        self.tasks.copy_chunk(effect.chunk, effect.source, effect.target)
-        self.inbox.append(
-            events.ChunksCopied(chunks=(effect.chunk,), source=effect.source, target=effect.target, round=effect.round)
-        )
+    def copy_chunks(self, effect: effects.CopyChunks) -> None:
+        chunks, source, target = effect.chunks, effect.source, effect.target
+        for chunk in chunks:
+            self.tasks.copy_chunk(chunk, source, target)
+        self.inbox.append(events.ChunksCopied(chunks=chunks, source=source, target=target, round=effect.round))
 
-    def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+    def precopy_chunks(self, effect: effects.PrecopyChunks) -> None:
         raise ProtocolError(
-            f"the scheduler orders a pre-copy of chunk {effect.chunk} to {effect.target} in one process, where tasks "
-            "share the rows; build it with SchedulerSettings(precopy=False)"
+            f"the scheduler orders a pre-copy of chunk {effect.chunks[0]} to {effect.target} in one process, where "
+            "tasks share the rows; build it with SchedulerSettings(precopy=False)"
         )
 
-    def commit_chunk(self, effect: effects.CommitChunk) -> None:
+    def commit_chunks(self, effect: effects.CommitChunks) -> None:
         """Nothing to do in one process: the scheduler's ledger is the only one."""
 
-    def free_chunk(self, effect: effects.FreeChunk) -> None:
-        self.tasks[effect.node].free(effect.chunk)
-        self.inbox.append(events.ChunksFreed(chunks=(effect.chunk,), node=effect.node))
+    def free_chunks(self, effect: effects.FreeChunks) -> None:
+        for chunk in effect.chunks:
+            self.tasks[effect.node].free(chunk)
+        self.inbox.append(events.ChunksFreed(chunks=effect.chunks, node=effect.node))
 
     def attach_chunks(self, effect: effects.AttachChunks) -> None:
         self.tasks[effect.node].attach(effect.added, effect.removed)

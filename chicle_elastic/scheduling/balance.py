@@ -6,6 +6,9 @@ without a look at their chunks.
 """
 
 import bisect
+import heapq
+import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -66,9 +69,36 @@ class Balance:
         self._sources = list(stock)
         self._source_place = {node: place for place, node in enumerate(stock)}
         self._target_place = {candidate.node: place for place, candidate in enumerate(targets)}
+        self._sort()
+
+    def _sort(self) -> None:
         # Most needed first; of equal ones the first: (key, place), kept sorted while the keys change.
-        self._giving = sorted((-surplus[node], place) for place, node in enumerate(stock))
-        self._getting = sorted((surplus[candidate.node], place) for place, candidate in enumerate(targets))
+        above = map(self._surplus.__getitem__, self._sources)
+        below = map(self._surplus.__getitem__, self._target_place)
+        self._giving = sorted(zip(map(operator.neg, above), itertools.count(), strict=False))
+        self._getting = sorted(zip(below, itertools.count(), strict=False))
+
+    def usual_moves(self) -> list[tuple[ChunkId, NodeId, NodeId]]:
+        """Make moves as `next_move` does as long as the first chunk of the first pair will do: nearly all, without a
+        search."""
+        giving, getting, surplus, moves = self._giving, self._getting, self._surplus, []
+        while giving and getting and giving[0][0] < 0 and getting[0][0] < 0:
+            (minus, source_place), (lack, target_place) = giving[0], getting[0]
+            source, target = self._sources[source_place], self._targets[target_place]
+            stock = self._stock[source]
+            info = self._stock.info(stock[-1]) if stock else None
+            if info is None or not 0 < info.num_rows < -minus - lack or not target.can_take(info):
+                break
+            moves.append((stock.pop(), source, target.node))
+            target.take(info)
+            minus, lack = minus + info.num_rows, lack + info.num_rows
+            surplus[source], surplus[target.node] = -minus, lack
+            heapq.heapreplace(giving, (minus, source_place))
+            heapq.heapreplace(getting, (lack, target_place))
+            if minus > 0 or lack > 0:  # a node may be on the other side from now on
+                break
+        self._sort()
+        return moves
 
     def next_move(self) -> tuple[ChunkId, NodeId, NodeId] | None:
         """Make the first move, from most to least needed pair, that reduces the deviation from the shares. Returns

@@ -181,9 +181,9 @@ class Boundary:
                 return self._no_room(f"{count_text(len(owned), 'chunk')} of {node}, which has to leave", infos)
         return None
 
-    def find_target(self, lease: Lease) -> NodeId | None:
+    def find_target(self, chunk: ChunkId, lease: Lease) -> NodeId | None:
         """Another node for a copy that failed too often: the one with room that has least."""
-        info = self._ledger.info(lease.chunk)
+        info = self._ledger.info(chunk)
         eligible = [
             candidate
             for candidate in self._eligible()
@@ -192,7 +192,7 @@ class Boundary:
         if not eligible:
             return None
         target = min(eligible, key=lambda candidate: candidate.num_rows).node
-        self._precopies.take([(lease.chunk, target)])
+        self._precopies.take([(chunk, target)])
         return target
 
     def flaw(self, proposal: Proposal) -> str | None:
@@ -405,8 +405,8 @@ class Boundary:
             for_loads: Rows that are copied ahead are of no use; the memory that they are in is taken.
         """
         coming = dict.fromkeys(self._ledger.node_chunks, 0)
-        for lease in self._leases.in_flight.values():
-            num_rows = self._ledger.info(lease.chunk).num_rows
+        for chunk, lease in self._leases.in_flight.items():
+            num_rows = self._ledger.info(chunk).num_rows
             coming[lease.target] += num_rows
             if lease.source in coming and not lease.source_lost:
                 coming[lease.source] -= num_rows

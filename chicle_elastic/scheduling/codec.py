@@ -31,6 +31,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from chicle_elastic.errors import ProtocolError
+from chicle_elastic.scheduling.together import by_key
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]  # an integer that is not negative; others are refused by `decode`
 
@@ -176,7 +177,7 @@ def _mapping(annotation: Any, key_kind: Any, item_kind: Any, is_compact: bool) -
         return _Form(tuple[key.kind, ...], list, dict.fromkeys)  # type: ignore[name-defined]
     item = _form(item_kind, is_compact)
     dump, load = item.dump, item.load
-    is_shared = key.kind is int and dataclasses.is_dataclass(item_kind)
+    is_shared = key.kind is int and dataclasses.is_dataclass(item_kind) and not is_compact
     if is_shared and typing.cast(Any, item_kind).__dataclass_params__.frozen:
         assert load is not None
         pair = tuple[int | tuple[int, ...], item.kind]  # type: ignore[name-defined]
@@ -199,10 +200,11 @@ def _mapping(annotation: Any, key_kind: Any, item_kind: Any, is_compact: bool) -
 
 def _share(dump: _Step | None, content: _Step, value: Mapping[int, Any]) -> list[Any]:
     keys_of: dict[Any, list[int]] = {}
-    for key, item in value.items():
-        keys_of.setdefault(content(item), []).append(key)  # four times faster than the hash of a dataclass
-    items = [value[keys[0]] for keys in keys_of.values()]
-    shared = [keys if len(keys) > 1 else keys[0] for keys in keys_of.values()]
+    for keys in by_key((id(item), key) for key, item in value.items()).values():
+        keys_of.setdefault(content(value[keys[0]]), []).extend(keys)  # four times faster than the hash of a dataclass
+    groups = sorted(map(sorted, keys_of.values()))
+    items = [value[keys[0]] for keys in groups]
+    shared = [keys if len(keys) > 1 else keys[0] for keys in groups]
     return list(zip(shared, items if dump is None else map(dump, items), strict=True))
 
 

@@ -38,45 +38,45 @@ class LoadChunks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyChunk:
-    """Copy a chunk with its state; say `ChunksCopied` (verified) or `CopyFailed`. The source keeps it."""
+class CopyChunks:
+    """Copy chunks with their state; say `ChunksCopied` (verified) or `CopyFailed` for each. The source keeps them."""
 
-    chunk: ChunkId
+    chunks: tuple[ChunkId, ...]
     source: NodeId
     target: NodeId
     round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrecopyChunk:
-    """Copy the immutable part of a chunk to where the whole chunk may be copied later; say `PrecopiesEnded`.
+class PrecopyChunks:
+    """Copy the immutable part of chunks to where the whole chunks may be copied later; say `PrecopiesEnded`.
 
-    Performed while iterations run: the source's task uses the chunk meanwhile. A `CopyChunk` to the same target, or a
-    `FreeChunk`, may come before it has ended.
+    Performed while iterations run: the source's task uses the chunks meanwhile. `CopyChunks` to the same target, or
+    `FreeChunks`, may come before it has ended.
     """
 
-    chunk: ChunkId
+    chunks: tuple[ChunkId, ...]
     source: NodeId
     target: NodeId
     round: int
-    number: int  # of this order, for its answer; no other order of the job has it
+    numbers: tuple[int, ...]  # of the order for each chunk, for its answer; no other order of the job has the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitChunk:
-    """From now on `target` owns the chunk; the copy at `source` is void. (A source that was lost is not told.)"""
+class CommitChunks:
+    """From now on `target` owns the chunks; the copies at `source` are void. (A source that was lost is not told.)"""
 
-    chunk: ChunkId
+    chunks: tuple[ChunkId, ...]
     source: NodeId
     target: NodeId
     round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FreeChunk:
-    """Give back the slot of a chunk that `node` holds and does not own; say `ChunksFreed`, also when it held none."""
+class FreeChunks:
+    """Give back the slots of chunks that `node` holds and does not own; say `ChunksFreed`, also when it held none."""
 
-    chunk: ChunkId
+    chunks: tuple[ChunkId, ...]
     node: NodeId
     round: int
 
@@ -170,10 +170,10 @@ class Log:
 Effect: TypeAlias = (
     FormRound
     | LoadChunks
-    | CopyChunk
-    | PrecopyChunk
-    | CommitChunk
-    | FreeChunk
+    | CopyChunks
+    | PrecopyChunks
+    | CommitChunks
+    | FreeChunks
     | AttachChunks
     | StartIteration
     | NoticeNode
@@ -186,7 +186,7 @@ Effect: TypeAlias = (
 )
 
 METHODS = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Effect)}
-"""Name of the method by class of the effect: `CopyChunk` is for `copy_chunk`."""
+"""Name of the method by class of the effect: `CopyChunks` is for `copy_chunks`."""
 
 
 def dispatch(effect: Effect, shell: Any) -> None:

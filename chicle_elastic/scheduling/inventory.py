@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.effects import CommitChunk, Effect, FreeChunk, Log
+from chicle_elastic.scheduling.effects import CommitChunks, Effect, FreeChunks, Log
 from chicle_elastic.scheduling.events import InventoryReported
 from chicle_elastic.scheduling.leases import Leases, free
 from chicle_elastic.scheduling.ledger import Ledger
@@ -81,7 +81,7 @@ class Inventory:
                 losers = [node for node in versions if node != winner]
                 self._enthrone(chunk, winner, versions[winner], round)
             for node in losers:
-                free(self._ledger, self._emit, node, chunk, round=round)
+                free(self._ledger, self._emit, node, [chunk], round=round)
         self._strays.clear()
 
     def lose(self, node: NodeId) -> None:
@@ -102,9 +102,9 @@ class Inventory:
             self._emit(Log(text=f"{node} still holds chunk {chunk} of iteration {version.iteration}: it is not lost"))
             return
         self._emit(Log(text=f"{node} holds a newer state of chunk {chunk} than {owner} and owns it now"))
-        self._emit(CommitChunk(chunk=chunk, source=owner, target=node, round=round))
+        self._emit(CommitChunks(chunks=(chunk,), source=owner, target=node, round=round))
         if self._ledger.commit([chunk], node, round=round, iteration=version.iteration):
-            self._emit(FreeChunk(chunk=chunk, node=owner, round=round))
+            self._emit(FreeChunks(chunks=(chunk,), node=owner, round=round))
 
     def _take_away_unreported(self, event: InventoryReported, *, is_running: bool) -> None:
         node = event.node
@@ -114,14 +114,14 @@ class Inventory:
                 continue
             if phase is Phase.OWNED:
                 self._leases.lose_source(chunk)
-                self._ledger.lose(chunk, in_flight=is_running)
+                self._ledger.lose(node, [chunk], in_flight=is_running)
                 lost += 1
             elif phase is Phase.LOADED:
                 self._loads.lose_copy(node, chunk)
             elif phase is Phase.COPIED:
                 self._leases.lose_copy(node, chunk)
             elif phase is Phase.STRAY:
-                self._ledger.drop(node, chunk)
+                self._ledger.hold(node, chunk, None)
                 self._drop_stray(node, chunk)
         if lost:
             self._emit(Log(text=f"{node} does not hold {count_text(lost, 'chunk')} that it owned: missing now"))

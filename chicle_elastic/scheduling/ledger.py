@@ -1,33 +1,35 @@
 """The ledger: which node owns which chunk, which node holds which copy of it, and how often it was processed.
 
 A chunk has at most one OWNED copy (`node_chunks` has the phases of a copy), at its owner; a chunk without is *missing*.
-Counting is lazy: a chunk that is owned takes part in every merged iteration, so a
-merge touches no chunk.
+Counting is lazy: a chunk that is owned takes part in every merged iteration, so a merge touches no chunk. Chunks with
+the same past share one entry, which is replaced and never changed: of a million chunks there are as many entries as
+nodes have come and gone.
 """
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.codec import COMPACT
 from chicle_elastic.scheduling.node_chunks import NodeChunks, Phase
+from chicle_elastic.scheduling.together import ascending, by_key, change_shared, remove
 from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion
 
 NEVER = StateVersion()  # version of a chunk that was never owned
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ChunkEntry:
-    """One chunk. `shares` are iterations per node; those of the present owner since `owned_since` are not in them."""
+    """What became of chunks that have always been together."""
 
-    info: ChunkInfo
     owner: NodeId | None = None
     version: StateVersion = NEVER
     owned_since: int = 0
     versioned_at: int = 0
-    shares: dict[NodeId, int] = field(default_factory=dict)
+    # iterations by node; those of the present owner since `owned_since` are not in them
+    shares: tuple[tuple[NodeId, int], ...] = ()
     replays: int = 0
 
 
@@ -85,7 +87,8 @@ class Ledger:
     # round of the order to free, by (node, chunk), for every FREEING copy
     freeing: dict[tuple[NodeId, ChunkId], int] = field(default_factory=dict)
     merged_round: int = 0  # round in which it was merged; 0 for none
-    _entries: Annotated[dict[ChunkId, ChunkEntry], COMPACT] = field(default_factory=dict)
+    _infos: Annotated[dict[ChunkId, ChunkInfo], COMPACT] = field(default_factory=dict)
+    _entries: dict[ChunkId, ChunkEntry] = field(default_factory=dict)
     _missing: dict[ChunkId, None] = field(default_factory=dict)
     _lost_in_flight: dict[ChunkId, NodeId] = field(default_factory=dict)
 
@@ -114,12 +117,11 @@ class Ledger:
 
     def info(self, chunk: ChunkId) -> ChunkInfo:
         """Rows and bytes of a chunk."""
-        return self._entries[chunk].info
+        return self._infos[chunk]
 
     def infos(self, chunks: Iterable[ChunkId]) -> list[ChunkInfo]:
         """Rows and bytes of several chunks."""
-        entries = self._entries
-        return [entries[chunk].info for chunk in chunks]
+        return list(map(self._infos.__getitem__, chunks))
 
     def knows(self, chunk: ChunkId) -> bool:
         """Whether the chunk was declared."""
@@ -140,16 +142,16 @@ class Ledger:
 
     def owned_by(self, node: NodeId) -> tuple[ChunkId, ...]:
         """Chunks that the node owns, ascending."""
-        return tuple(sorted(self.node_chunks[node].owned))
+        return tuple(ascending(self.node_chunks[node].owned))
 
     def accounts(self) -> tuple[ChunkAccount, ...]:
         """What became of every chunk up to now, ascending."""
         return tuple(
             ChunkAccount(
                 chunk=chunk,
-                rows=entry.info.num_rows,
+                rows=self._infos[chunk].num_rows,
                 owner=entry.owner,
-                iterations=self._shares(entry),
+                iterations=dict(self._shares(entry)),
                 replays=entry.replays,
             )
             for chunk, entry in sorted(self._entries.items())
@@ -157,19 +159,16 @@ class Ledger:
 
     def version(self, chunk: ChunkId) -> StateVersion:
         """Version of the owner's copy; of a missing chunk, of the copy that was lost."""
-        entry = self._entries[chunk]
-        if entry.owner is None or self.merged == entry.versioned_at:
-            return entry.version
-        return _shared_version(self.merged_round, self.merged)
+        return self._version(self._entries[chunk])
 
     # Nodes and chunks.
 
     def declare(self, chunks: Iterable[ChunkInfo], *, merged: int = 0) -> None:
         """Open an entry for every chunk of the data set; all are missing, and their state is of iteration `merged`."""
         self.merged = self.began = merged
-        for info in chunks:
-            self._entries[info.id] = ChunkEntry(info)
-            self._missing[info.id] = None
+        self._infos = {info.id: info for info in chunks}
+        self._entries = dict.fromkeys(self._infos, ChunkEntry())
+        self._missing = dict.fromkeys(self._infos)
 
     def add_node(self, node: NodeId, capacity_bytes: int | None) -> None:
         """A node has joined, and holds nothing."""
@@ -181,28 +180,27 @@ class Ledger:
 
     def remove_node(self, node: NodeId) -> None:
         """The node is gone with all that it holds. Chunks that it owns must have been lost before."""
-        for chunk in list(self.node_chunks[node].copies):
-            self.drop(node, chunk)
+        self.hold_all(node, self.node_chunks[node].copies, None)
         del self.node_chunks[node]
 
     # Copies.
 
     def hold(self, node: NodeId, chunk: ChunkId, phase: Phase | None) -> None:
         """Write down a copy as `hold_all` does."""
-        self.hold_all(node, [self._entries[chunk].info], phase)
+        self.hold_all(node, [chunk], phase)
 
-    def hold_all(self, node: NodeId, infos: Sequence[ChunkInfo], phase: Phase | None) -> None:
+    def hold_all(self, node: NodeId, chunks: Collection[ChunkId], phase: Phase | None) -> None:
         """Write down copies of different chunks, new or in a new phase, or that there are none any more. Becoming OWNED
         has its own methods."""
-        if not infos:
+        if not chunks:
             return
-        held, chunks = self.node_chunks[node], [info.id for info in infos]
+        held, chunks = self.node_chunks[node], ascending(chunks)
         olds = list(map(held.copies.get, chunks))
         if olds.count(olds[0]) < len(olds):
-            for info in infos:
-                self.hold_all(node, [info], phase)
+            for chunk in chunks:
+                self.hold_all(node, [chunk], phase)
             return
-        held.put(infos, chunks, olds[0], phase)
+        held.put(chunks, olds[0], phase, self.infos)
         if olds[0] is Phase.FREEING and phase is not Phase.FREEING:
             for chunk in chunks:
                 del self.freeing[node, chunk]
@@ -210,40 +208,22 @@ class Ledger:
     def void(self, node: NodeId, chunks: Sequence[ChunkId], *, round: int) -> bool:
         """Copies are worth nothing any more. Returns whether they are to be freed, in `round`; not where the node
         leaves anyway."""
-        infos = self.infos(chunks)
         if self.node_chunks[node].is_closing:
-            self.hold_all(node, infos, None)
+            self.hold_all(node, chunks, None)
             return False
-        self.hold_all(node, infos, Phase.FREEING)
+        self.hold_all(node, chunks, Phase.FREEING)
         self.freeing.update(((node, chunk), round) for chunk in chunks)
         return True
 
-    def drop(self, node: NodeId, chunk: ChunkId) -> None:
-        """There is no copy on the node any more."""
-        self.hold(node, chunk, None)
-
     def adopt(self, chunk: ChunkId, node: NodeId, *, version: StateVersion) -> None:
         """Make `node`, which holds a whole copy, the owner of a missing chunk."""
-        entry = self._entries[chunk]
-        entry.version, entry.versioned_at = version, self.merged
-        self._give(chunk, node)
+        self._give([chunk], node, version, is_fresh=False)
         self.must_rebuild = True
 
     def adopt_fresh(self, chunks: Sequence[ChunkId], node: NodeId, *, round: int) -> None:
         """Make `node` the owner of missing chunks that it has loaded from their source, with fresh state. A chunk that
         was processed before is replayed. Fresh state is newer than whatever was lost."""
-        version = _shared_version(round, self.merged)
-        infos = []
-        for chunk in chunks:
-            entry = self._entries[chunk]
-            assert entry.owner is None, f"chunk {chunk} has an owner"
-            infos.append(entry.info)
-            entry.replays += bool(entry.shares)
-            entry.version, entry.versioned_at = version, self.merged
-            entry.owner, entry.owned_since = node, self.merged
-            del self._missing[chunk]
-        self.hold_all(node, infos, Phase.OWNED)
-        self.node_chunks[node].added.update(dict.fromkeys(chunks))
+        self._give(chunks, node, StateVersion(round, self.merged), is_fresh=True)
 
     def commit(self, chunks: Sequence[ChunkId], target: NodeId, *, round: int, iteration: int | None = None) -> bool:
         """Move the ownership of chunks of one node to the whole copies on `target`; the copies of the old owner are
@@ -255,45 +235,47 @@ class Ledger:
         merged, source = self.merged, self._entries[chunks[0]].owner
         assert source is not None
         self.must_rebuild = self.must_rebuild or iteration is not None
-        for chunk in chunks:
-            entry = self._entries[chunk]
-            assert entry.owner == source, f"chunk {chunk} is not of {source}"
-            state_of = entry.version.iteration if entry.versioned_at == merged else merged
-            entry.version = _shared_version(round, state_of if iteration is None else iteration)
-            entry.shares = self._shares(entry)
-            entry.owner, entry.versioned_at, entry.owned_since = target, merged, merged
+
+        def handed_over(entry: ChunkEntry) -> ChunkEntry:
+            assert entry.owner == source, f"a chunk is of {entry.owner} and not of {source}"
+            version = StateVersion(round, self._version(entry).iteration if iteration is None else iteration)
+            return ChunkEntry(target, version, merged, merged, self._shares(entry), entry.replays)
+
+        chunks = ascending(chunks)
+        change_shared(self._entries, chunks, handed_over)
         self.node_chunks[source].note_removed(chunks)
         is_to_be_freed = self.void(source, chunks, round=round)
-        self.hold_all(target, self.infos(chunks), Phase.OWNED)
+        self.hold_all(target, chunks, Phase.OWNED)
         self.node_chunks[target].added.update(dict.fromkeys(chunks))
         return is_to_be_freed
 
-    def lose(self, chunk: ChunkId, *, in_flight: bool) -> None:
-        """The owner's copy does not exist any more: the chunk is missing.
+    def lose(self, node: NodeId, chunks: Sequence[ChunkId], *, in_flight: bool) -> None:
+        """Copies of chunks that the node owns do not exist any more: the chunks are missing.
 
         Args:
-            in_flight: An iteration is running that may still be merged with the updates of this chunk.
+            in_flight: An iteration is running that may still be merged with the updates of these chunks.
         """
-        entry = self._entries[chunk]
-        owner = entry.owner
-        assert owner is not None
-        entry.version = self.version(chunk)
-        self._take(chunk)
-        self.hold(owner, chunk, None)
+
+        def lost(entry: ChunkEntry) -> ChunkEntry:
+            assert entry.owner == node, f"a chunk is of {entry.owner} and not of {node}"
+            return replace(entry, owner=None, version=self._version(entry), shares=self._shares(entry))
+
+        change_shared(self._entries, chunks, lost)
+        self.node_chunks[node].note_removed(chunks)
+        self._missing.update(dict.fromkeys(chunks))
+        self.hold_all(node, chunks, None)
         if in_flight:
-            self._lost_in_flight[chunk] = owner
+            self._lost_in_flight.update(dict.fromkeys(chunks, node))
 
     def correct_versions(self, node: NodeId, versions: Mapping[ChunkId, StateVersion]) -> None:
         """A node says which versions its copies really have; those that it owns count, and none of round 0."""
-        entries, merged = self._entries, self.merged
-        sound: StateVersion | None = None
-        for chunk in self.node_chunks[node].owned:
-            version = versions.get(chunk)
-            if version is None or (version is not sound and version.round <= 0):
-                continue
-            sound = version  # most chunks of a report share one
-            entry = entries[chunk]
-            entry.version, entry.versioned_at = version, merged
+        owned = self.node_chunks[node].owned
+        alike = by_key((id(versions[chunk]), chunk) for chunk in owned if chunk in versions)
+        for chunks in alike.values():  # most chunks of a report share a version
+            version = versions[chunks[0]]
+            if version.round > 0:
+                corrected = functools.partial(replace, version=version, versioned_at=self.merged)
+                change_shared(self._entries, chunks, corrected)
 
     def take_changes(self, node: NodeId) -> tuple[tuple[ChunkId, ...], tuple[ChunkId, ...]]:
         """What the node's task has to be told: (added, removed), each ascending. The next call starts from here."""
@@ -306,10 +288,9 @@ class Ledger:
 
     def count_merge(self, round: int, iteration: int) -> None:
         """An iteration is merged: every chunk that took part has been processed once more."""
-        for chunk, owner in self._lost_in_flight.items():
-            entry = self._entries[chunk]
-            entry.shares[owner] = entry.shares.get(owner, 0) + 1
-            entry.version = StateVersion(round, iteration)
+        counted = functools.partial(_counted, version=StateVersion(round, iteration))
+        for owner, chunks in by_key((owner, chunk) for chunk, owner in self._lost_in_flight.items()).items():
+            change_shared(self._entries, chunks, functools.partial(counted, node=owner))
         self._lost_in_flight.clear()
         self.must_rebuild = False
         self.merged = iteration
@@ -319,30 +300,38 @@ class Ledger:
         """An iteration ended without a merge: nothing counts."""
         self._lost_in_flight.clear()
 
-    def _shares(self, entry: ChunkEntry) -> dict[NodeId, int]:
-        shares = dict(entry.shares)
-        if entry.owner is not None and self.merged > entry.owned_since:
-            shares[entry.owner] = shares.get(entry.owner, 0) + self.merged - entry.owned_since
-        return shares
+    def _version(self, entry: ChunkEntry) -> StateVersion:
+        is_as_written = entry.owner is None or self.merged == entry.versioned_at
+        return entry.version if is_as_written else _shared_version(self.merged_round, self.merged)
 
-    def _give(self, chunk: ChunkId, node: NodeId) -> None:
-        entry = self._entries[chunk]
-        assert entry.owner is None, f"chunk {chunk} has an owner"
-        entry.owner, entry.owned_since = node, self.merged
-        del self._missing[chunk]
-        self.hold(node, chunk, Phase.OWNED)
-        self.node_chunks[node].added[chunk] = None
+    def _shares(self, entry: ChunkEntry) -> tuple[tuple[NodeId, int], ...]:
+        if entry.owner is None or self.merged == entry.owned_since:
+            return entry.shares
+        return _with_share(entry.shares, entry.owner, self.merged - entry.owned_since)
 
-    def _take(self, chunk: ChunkId) -> None:
-        entry = self._entries[chunk]
-        assert entry.owner is not None
-        self.node_chunks[entry.owner].note_removed([chunk])
-        entry.shares = self._shares(entry)
-        entry.owner = None
-        self._missing[chunk] = None
+    def _give(self, chunks: Sequence[ChunkId], node: NodeId, version: StateVersion, *, is_fresh: bool) -> None:
+        def given(entry: ChunkEntry) -> ChunkEntry:
+            assert entry.owner is None, f"a chunk is of {entry.owner} already"
+            replays = entry.replays + (is_fresh and bool(entry.shares))
+            return ChunkEntry(node, version, self.merged, self.merged, entry.shares, replays)
+
+        change_shared(self._entries, chunks, given)
+        remove(self._missing, chunks)
+        self.hold_all(node, chunks, Phase.OWNED)
+        self.node_chunks[node].added.update(dict.fromkeys(chunks))
+
+
+def _counted(entry: ChunkEntry, *, node: NodeId, version: StateVersion) -> ChunkEntry:
+    return replace(entry, shares=_with_share(entry.shares, node, 1), version=version)
 
 
 @functools.lru_cache
 def _shared_version(round: int, iteration: int) -> StateVersion:
     """Hundreds of chunks have the same version, and most of the time that it takes to ask for it is to make it."""
     return StateVersion(round, iteration)
+
+
+def _with_share(shares: tuple[tuple[NodeId, int], ...], node: NodeId, count: int) -> tuple[tuple[NodeId, int], ...]:
+    counts = dict(shares)
+    counts[node] = counts.get(node, 0) + count
+    return tuple(counts.items())

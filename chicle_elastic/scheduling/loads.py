@@ -17,6 +17,7 @@ from chicle_elastic.scheduling.effects import Effect, LoadChunks, Log
 from chicle_elastic.scheduling.leases import free
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
+from chicle_elastic.scheduling.together import by_key
 from chicle_elastic.values import ChunkInfo
 
 
@@ -54,10 +55,7 @@ class Loads:
 
     def unwanted(self) -> dict[ChunkId, list[NodeId]]:
         """Nodes with a load that is not wanted any more and has not been answered, by its chunk."""
-        nodes_of: dict[ChunkId, list[NodeId]] = {}
-        for node, chunk in self._unwanted:
-            nodes_of.setdefault(chunk, []).append(node)
-        return nodes_of
+        return by_key((chunk, node) for node, chunk in self._unwanted)
 
     def pending(self) -> Set[ChunkId]:
         """Chunks that are loading, or loaded and not adopted yet."""
@@ -72,7 +70,7 @@ class Loads:
         chunks = tuple(info.id for info in infos)
         self.in_flight.update(dict.fromkeys(chunks, node))
         self._rounds.setdefault(node, {}).update(dict.fromkeys(chunks, round))
-        self._ledger.hold_all(node, infos, Phase.LOADING)
+        self._ledger.hold_all(node, chunks, Phase.LOADING)
         self._emit(LoadChunks(chunks=chunks, node=node, round=round))
 
     def want_again(self, chunk: ChunkId, node: NodeId) -> None:
@@ -84,7 +82,7 @@ class Loads:
     def unwant(self, chunk: ChunkId, *, round: int) -> None:
         """The chunk is not needed from its source any more: free it, now or when it arrives."""
         if chunk in self._arrived:
-            free(self._ledger, self._emit, self._arrived.pop(chunk), chunk, round=round)
+            free(self._ledger, self._emit, self._arrived.pop(chunk), [chunk], round=round)
         elif chunk in self.in_flight:
             node = self.in_flight.pop(chunk)
             self._unwanted[node, chunk] = None
@@ -102,18 +100,18 @@ class Loads:
             self._forget(chunk, node)
             if (node, chunk) in self._unwanted:
                 del self._unwanted[node, chunk]
-                free(self._ledger, self._emit, node, chunk, round=round)
+                free(self._ledger, self._emit, node, [chunk], round=round)
             else:
                 del self.in_flight[chunk]
                 arrived.append(chunk)
         if arrived:
             self._arrived.update(dict.fromkeys(arrived, node))
-            self._ledger.hold_all(node, self._ledger.infos(arrived), Phase.LOADED)
+            self._ledger.hold_all(node, arrived, Phase.LOADED)
 
     def failed(self, chunk: ChunkId, node: NodeId, reason: str) -> None:
         """The node could not get the chunk; the event was an answer."""
         self._forget(chunk, node)
-        self._ledger.drop(node, chunk)
+        self._ledger.hold(node, chunk, None)
         if (node, chunk) in self._unwanted:
             del self._unwanted[node, chunk]
             return
@@ -134,10 +132,7 @@ class Loads:
         """At a boundary: nodes own what they have loaded."""
         if not self._arrived:
             return
-        arrived: dict[NodeId, list[ChunkId]] = {}
-        for chunk, node in self._arrived.items():
-            arrived.setdefault(node, []).append(chunk)
-        for node, chunks in arrived.items():
+        for node, chunks in by_key((node, chunk) for chunk, node in self._arrived.items()).items():
             self._ledger.adopt_fresh(chunks, node, round=round)
         for chunk in self._failures.keys() & self._arrived.keys():
             del self._failures[chunk]
@@ -164,7 +159,7 @@ class Loads:
         """The node says that it does not hold a chunk which it had loaded."""
         if self._arrived.get(chunk) == node:
             del self._arrived[chunk]
-            self._ledger.drop(node, chunk)
+            self._ledger.hold(node, chunk, None)
 
     def _forget(self, chunk: ChunkId, node: NodeId) -> None:
         ordered = self._rounds[node]

@@ -12,12 +12,15 @@ A copy takes the chunk's bytes from the moment it is ordered until it is freed, 
 On a node that is being closed nothing is freed: a void copy is (nothing) at once, because its node leaves.
 """
 
-from collections.abc import Sequence
+import itertools
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId
+from chicle_elastic.scheduling.together import remove
 from chicle_elastic.values import ChunkInfo
 
 
@@ -38,6 +41,9 @@ class Phase(Enum):
 
 PROMISED = (Phase.OWNED, Phase.LOADING, Phase.LOADED)
 """Copies that are, or will be without another decision, the owner's: they count for the balance."""
+
+InfosOf: TypeAlias = Callable[[Iterable[ChunkId]], list[ChunkInfo]]
+_NUM_ROWS, _SIZE_BYTES = operator.attrgetter("num_rows"), operator.attrgetter("size_bytes")
 
 
 @dataclass(slots=True)
@@ -64,41 +70,40 @@ class NodeChunks:
         """Bytes that are neither used nor reserved; None for no limit."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
 
-    def put(self, infos: Sequence[ChunkInfo], chunks: Sequence[ChunkId], old: Phase | None, new: Phase | None) -> None:
+    def put(self, chunks: Collection[ChunkId], old: Phase | None, new: Phase | None, infos_of: InfosOf) -> None:
         """Put copies, of which there is one at least, here or from one phase into another one, or (None) away."""
         if old is new:
             return
-        rows, sizes = sum(info.num_rows for info in infos), sum(info.size_bytes for info in infos)
-        self.used_bytes += sizes * ((old is None) - (new is None))
-        self.num_rows += rows * ((new in PROMISED) - (old in PROMISED))
         if new is None:
-            _remove(self.copies, chunks)
+            remove(self.copies, chunks)
         else:
-            self.copies.update(dict.fromkeys(chunks, new))
-        if old is Phase.OWNED:
-            _remove(self.owned, chunks)
-        elif new is Phase.OWNED:
-            self._set_least(min(info.num_rows for info in infos), min(info.size_bytes for info in infos))
+            self.copies.update(zip(chunks, itertools.repeat(new)))
+        come = (old is None) - (new is None)
+        are_promised = (new in PROMISED) - (old in PROMISED)
+        are_owned = (new is Phase.OWNED) - (old is Phase.OWNED)
+        if not (come or are_promised or are_owned):
+            return  # to look each chunk up takes longer than all the rest
+        infos = infos_of(chunks)
+        rows, sizes = list(map(_NUM_ROWS, infos)), list(map(_SIZE_BYTES, infos))
+        num_rows, num_bytes = sum(rows), sum(sizes)
+        self.used_bytes += num_bytes * come
+        self.num_rows += num_rows * are_promised
+        self.owned_rows += num_rows * are_owned
+        self.owned_bytes += num_bytes * are_owned
+        if are_owned < 0:
+            remove(self.owned, chunks)
+        elif are_owned:
+            self._set_least(min(rows), min(sizes))
             self.owned.update(dict.fromkeys(chunks))
-        is_more = (new is Phase.OWNED) - (old is Phase.OWNED)
-        self.owned_rows += rows * is_more
-        self.owned_bytes += sizes * is_more
 
     def note_removed(self, chunks: Sequence[ChunkId]) -> None:
         """Note that chunks leave its possession."""
-        for chunk in chunks:
-            if chunk in self.added:
-                del self.added[chunk]  # its task never heard of it, or heard that it went
-            else:
-                self.removed[chunk] = None
+        unheard = [chunk for chunk in chunks if chunk in self.added]  # by its task, or it heard that they went
+        self.removed.update(dict.fromkeys(chunk for chunk in chunks if chunk not in self.added))
+        remove(self.added, unheard)
 
     def _set_least(self, rows: int, size_bytes: int) -> None:
         if not self.owned:
             self.least_rows, self.least_bytes = rows, size_bytes
         elif rows < self.least_rows or size_bytes < self.least_bytes:
             self.least_rows, self.least_bytes = min(rows, self.least_rows), min(size_bytes, self.least_bytes)
-
-
-def _remove(copies: dict[ChunkId, Any], chunks: Sequence[ChunkId]) -> None:
-    for chunk in chunks:
-        del copies[chunk]

@@ -50,9 +50,8 @@ class PendingOrders:
 
     def on_copy_failed(self, event: events.CopyFailed) -> None:
         """A copy did not arrive whole."""
-        lease = self._leases.match(event.chunk, event.source, event.target, event.round)
-        if lease is not None:
-            self._leases.failed(lease, event.reason)
+        if self._leases.is_answer(event, self._leases.in_flight.get(event.chunk)):
+            self._leases.failed(event.chunk, event.reason)
         else:
             self._log(f"chunk {event.chunk} was not copied to {event.target}, and did not have to be; ignored")
 
@@ -65,7 +64,7 @@ class PendingOrders:
                 freed[chunk] = None
             else:
                 self._log(f"{event.node} freed chunk {chunk}, and did not have to; ignored")
-        self._ledger.hold_all(event.node, self._ledger.infos(freed), None)
+        self._ledger.hold_all(event.node, freed, None)
 
     def _require_known(self, event: events.ChunksLoaded | events.ChunksCopied, node: NodeId) -> None:
         """Refuse the whole event before any of its chunks changes anything."""
@@ -85,7 +84,7 @@ class PendingOrders:
             self._log(f"{what} is ignored: it answers no order, and the chunk is missing")
         else:
             self._log(f"{what} answers no order; the copy is freed")
-            free(self._ledger, self._emit, node, chunk, round=self._members.round)
+            free(self._ledger, self._emit, node, [chunk], round=self._members.round)
 
     def _log(self, text: str) -> None:
         self._emit(Log(text=text))

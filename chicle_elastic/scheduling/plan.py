@@ -13,6 +13,7 @@ where is drawn from `rng`; the nodes given are never changed. docs/design 2.6, p
 
 import dataclasses
 import heapq
+import itertools
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
@@ -25,6 +26,7 @@ from chicle_elastic.scheduling.balance import Balance, Stock, improves
 from chicle_elastic.scheduling.ledger import Movable
 from chicle_elastic.scheduling.node_capacity import NodeCapacity as NodeCapacity
 from chicle_elastic.scheduling.node_capacity import NodeQueue
+from chicle_elastic.scheduling.together import ascending, by_key
 from chicle_elastic.values import ChunkInfo
 
 _T = TypeVar("_T")
@@ -163,9 +165,8 @@ def plan_join(
     targets = [candidate for candidate in eligible if candidate.node in joiners]
     moves = _moves_ahead(stock, targets, surplus)
     balance = Balance(stock, targets, surplus)
-    while move := balance.next_move():
-        moves.append(Transfer(*move))
-    return moves
+    usual = balance.usual_moves()
+    return [*moves, *itertools.starmap(Transfer, itertools.chain(usual, iter(balance.next_move, None)))]
 
 
 def plan_moves(
@@ -231,20 +232,17 @@ def _moves_ahead(stock: Stock, joiners: Sequence[NodeCapacity], surplus: dict[No
     order = {source: number for number, source in enumerate(stock)}
     gone: set[ChunkId] = set()
     for candidate in joiners:
-        by_source: dict[NodeId, set[ChunkId]] = {}
-        for chunk in candidate.ahead:
-            owner = stock.owner_of(chunk)
-            if owner is not None and owner in stock and owner != candidate.node and chunk not in gone:
-                by_source.setdefault(owner, set()).add(chunk)
-        for source in sorted(by_source, key=order.__getitem__):
-            chunks = by_source[source]
+        node, owner_of = candidate.node, stock.owner_of
+        by_source = by_key((owner_of(chunk), chunk) for chunk in ascending(candidate.ahead) if chunk not in gone)
+        for source in sorted((order.keys() & by_source.keys()) - {node}, key=order.__getitem__):
+            chunks, above, below = set(by_source[source]), surplus[source], surplus[node]
             for info in [stock.info(chunk) for chunk in reversed(stock[source]) if chunk in chunks]:
-                if improves(info, surplus[source], surplus[candidate.node]):
-                    candidate.take(info)
-                    surplus[source] -= info.num_rows
-                    surplus[candidate.node] += info.num_rows
-                    moves.append(Transfer(info.id, source, candidate.node))
+                if improves(info, above, below):
+                    above, below = above - info.num_rows, below + info.num_rows
+                    moves.append(Transfer(info.id, source, node))
                     gone.add(info.id)
+            candidate.num_rows += below - surplus[node]  # the memory is there already
+            surplus[source], surplus[node] = above, below
     for source in dict.fromkeys(move.source for move in moves):
         stock[source][:] = [chunk for chunk in stock[source] if chunk not in gone]
     return moves

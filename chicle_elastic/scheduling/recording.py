@@ -3,7 +3,7 @@
 A recording is JSON lines in UTF-8. It has parts; each begins with a header, and every other line is one entry, that is
 an event with its effects:
 
-    {"format": "chicle recording", "version": 7, "settings": {"seed": 0, ...}, "policies": ["Rebalance"], ...}
+    {"format": "chicle recording", "version": 8, "settings": {"seed": 0, ...}, "policies": ["Rebalance"], ...}
     {"now": 0.25, "event": {"type": "NodeJoined", "node": "n0", ...}, "effects": [{"type": "FormRound", ...}]}
 
 The header of a scheduler that had handled nothing has its settings. That of a scheduler that went on from elsewhere
@@ -33,7 +33,7 @@ from chicle_elastic.scheduling.text import disabled_text
 from chicle_elastic.values import Decision, Observations
 
 FORMAT = "chicle recording"
-VERSION = 7
+VERSION = 8
 NO_PLACE = "decided what a recording has no place for"
 
 

@@ -56,6 +56,7 @@ from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPo
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings as SchedulerSettings
 from chicle_elastic.scheduling.text import boundary_text, count_text
+from chicle_elastic.scheduling.together import by_key
 from chicle_elastic.scheduling.transitions import PendingTransitions
 from chicle_elastic.values import Happening
 
@@ -89,7 +90,7 @@ class Scheduler:
     _happened: list[Happening] = field(default_factory=list)  # since the last iteration was started
     _carried: tuple[Happening, ...] = ()  # what that iteration brought to the tasks; again after an abort
     # When the copies under way were ordered: of rows where they are pre-copied, because then little follows them.
-    _ordered_s: dict[tuple[ChunkId, NodeId], float] = field(default_factory=dict)
+    _ordered_s: dict[NodeId, dict[ChunkId, float]] = field(default_factory=dict)
     _pause_reason: str | None = None
     _stop_reason: str | None = None
     _saved: int = 0  # iteration of the newest checkpoint that later nodes go on from; 0 for none
@@ -206,10 +207,10 @@ class Scheduler:
         else:
             handler(self, event)
             self._advance()
-            timed = effects.PrecopyChunk if self.settings.precopy else effects.CopyChunk
+            timed = effects.PrecopyChunks if self.settings.precopy else effects.CopyChunks
             for effect in self._effects:
                 if isinstance(effect, timed):
-                    self._ordered_s[effect.chunk, effect.target] = now
+                    self._ordered_s.setdefault(effect.target, {}).update(dict.fromkeys(effect.chunks, now))
         return self._effects.copy()
 
     # The data set and the nodes.
@@ -297,8 +298,7 @@ class Scheduler:
         self._happens("lost", node)
 
     def _remove(self, node: NodeId) -> None:
-        for chunk in self.ledger.owned_by(node):
-            self.ledger.lose(chunk, in_flight=self.state is State.RUNNING)
+        self.ledger.lose(node, self.ledger.owned_by(node), in_flight=self.state is State.RUNNING)
         self._leases.lose(node)
         self._loads.lose(node)
         self._inventory.lose(node)
@@ -387,21 +387,18 @@ class Scheduler:
         self._copied(event.source, event.target, event.chunks)
 
     def _on_precopies_ended(self, event: events.PrecopiesEnded) -> None:
-        by_source: dict[NodeId, list[ChunkId]] = {}
-        for number in event.whole:
-            chunk, target = self._precopies.in_flight.get(number, (None, None))
-            if chunk is not None and target == event.node and (source := self.ledger.owner(chunk)) is not None:
-                by_source.setdefault(source, []).append(chunk)
-        self._precopies.ended(event)
-        for source, chunks in by_source.items():
-            self._copied(source, event.node, chunks)
+        whole = self._precopies.ended(event)
+        for source, chunks in by_key((self.ledger.owner(chunk), chunk) for chunk in whole).items():
+            if source is not None:
+                self._copied(source, event.node, chunks)
 
     def _copied(self, source: NodeId, target: NodeId, chunks: Iterable[ChunkId]) -> None:
         """Note how long a link took."""
-        since_s = {chunk: self._ordered_s.pop(key) for chunk in chunks if (key := (chunk, target)) in self._ordered_s}
-        if since_s:
-            size_bytes = sum(info.size_bytes for info in map(self.ledger.info, since_s))
-            duration_s = self._now - min(since_s.values())
+        ordered_s = self._ordered_s.get(target, {})
+        known = [chunk for chunk in chunks if chunk in ordered_s]
+        if known:
+            size_bytes = sum(info.size_bytes for info in self.ledger.infos(known))
+            duration_s = self._now - min([ordered_s.pop(chunk) for chunk in known])
             self._happens("copied", target, source=source, size_bytes=size_bytes, duration_s=duration_s)
 
     def _on_checkpoint_saved(self, event: events.CheckpointSaved) -> None:

@@ -4,7 +4,7 @@
 
 So a node that joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 12, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
+    {"format": "chicle scheduler", "version": 13, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
@@ -32,7 +32,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.scheduling.transitions import PendingTransitions
 
 FORMAT = "chicle scheduler"
-VERSION = 12
+VERSION = 13
 
 PARTS: Mapping[str, type[Any]] = {
     "": Scheduler,
@@ -60,7 +60,7 @@ STATE = {name: _variables(kind) for name, kind in PARTS.items()}
 """Variables of each part, with their types: its fields with a default."""
 
 
-LARGE = ("node_chunks", "_entries")
+LARGE = ("node_chunks", "_infos", "_entries")
 """Variables with an entry per chunk. They may be JSON text within the JSON (`to_text`): a reader then makes their
 classes from the text at once, and not first lists, which was three fifths of the work."""
 

@@ -17,7 +17,7 @@ def check_ledger(ledger: Ledger) -> None:
     for node, held in ledger.node_chunks.items():
         used = rows = planned = owned_rows = owned_bytes = 0
         for chunk, phase in held.copies.items():
-            info = ledger._entries[chunk].info
+            info = ledger.info(chunk)
             used += info.size_bytes
             planned += info.size_bytes if phase not in (Phase.STRAY, Phase.FREEING) else 0
             rows += info.num_rows if phase in PROMISED else 0

@@ -28,6 +28,7 @@ from tests.harness.ledger_check import check_ledger
 from tests.harness.sim_faults import FaultInjector, FaultProfile, RandomPolicy
 from tests.harness.sim_truth import SimCopy, SimNode, Truth, ViolationError
 from tests.harness.text_sink import TextSink, replay
+from tests.scheduling.stage import parts
 
 MAX_EVENTS = 4000
 NUM_CALM_LAPS = 2
@@ -135,8 +136,9 @@ class SimCluster:
         if self._tell is not None:
             self._tell_about(event, ordered)
         for effect in ordered:
-            self.truth.judge(effect)
-            dispatch(effect, self)
+            for part in [effect] if isinstance(effect, effects.LoadChunks) else parts(effect):
+                self.truth.judge(part)
+                dispatch(part, self)
         check_ledger(self.scheduler.ledger)
         self.truth.compare(self.scheduler.ledger)
         self._fault_injector.strike()
@@ -233,17 +235,17 @@ class SimCluster:
         if loaded:
             self._say(node, events.ChunksLoaded(chunks=loaded, node=node.name, round=round))
 
-    def copy_chunk(self, effect: effects.CopyChunk) -> None:
+    def copy_chunks(self, effect: effects.CopyChunks) -> None:
         """The target answers later."""
         source, target = self.truth.nodes[effect.source], self.truth.nodes[effect.target]
         self.after(self.delay_s(), self._copied, effect, source, source.life, target, target.life)
 
     def _copied(
-        self, effect: effects.CopyChunk, source: SimNode, source_life: int, target: SimNode, target_life: int
+        self, effect: effects.CopyChunks, source: SimNode, source_life: int, target: SimNode, target_life: int
     ) -> None:
         if not target.is_alive or target.life != target_life:
             return
-        chunk = effect.chunk
+        chunk = effect.chunks[0]
         copy = source.copies.get(chunk) if source.is_alive and source.life == source_life else None
         if copy is None or self._fault_injector.fails():
             is_there = source.is_alive and source.life == source_life
@@ -260,20 +262,20 @@ class SimCluster:
             answer = events.ChunksCopied(chunks=(chunk,), source=source.name, target=target.name, round=effect.round)
         self._say(target, answer)
 
-    def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+    def precopy_chunks(self, effect: effects.PrecopyChunks) -> None:
         """The target answers later, or at once that it has no memory."""
         source, target = self.truth.nodes[effect.source], self.truth.nodes[effect.target]
         self.happened["rows sent ahead"] += 1
-        if effect.number in self.truth.refused:
+        if effect.numbers[0] in self.truth.refused:
             self.happened["rows ahead refused"] += 1
-            self._say(target, events.PrecopiesEnded(node=target.name, failed=(effect.number,)))
+            self._say(target, events.PrecopiesEnded(node=target.name, failed=effect.numbers))
             return
-        args = (effect, source, source.life, target, target.life, target.copies.get(effect.chunk))
+        args = (effect, source, source.life, target, target.life, target.copies.get(effect.chunks[0]))
         self.after(self.delay_s() * self.rng.choice((1.0, 1.0, 5.0)), self._precopied, *args)
 
     def _precopied(
         self,
-        effect: effects.PrecopyChunk,
+        effect: effects.PrecopyChunks,
         source: SimNode,
         source_life: int,
         target: SimNode,
@@ -282,26 +284,26 @@ class SimCluster:
     ) -> None:
         if not target.is_alive or target.life != target_life:
             return
-        copy = source.copies.get(effect.chunk) if source.is_alive and source.life == source_life else None
-        is_wanted = target.copies.get(effect.chunk) is place
+        copy = source.copies.get(effect.chunks[0]) if source.is_alive and source.life == source_life else None
+        is_wanted = target.copies.get(effect.chunks[0]) is place
         is_there = copy is not None and copy.is_whole and not self._fault_injector.fails()
         if not is_there and is_wanted:
             self.happened["rows ahead failed"] += 1
-            del target.copies[effect.chunk]
+            del target.copies[effect.chunks[0]]
         elif not is_wanted:
             self.happened["rows ahead taken or discarded on their way"] += 1
         key = "whole" if is_there else "failed"
-        self._say(target, events.PrecopiesEnded(node=target.name, **{key: (effect.number,)}))
+        self._say(target, events.PrecopiesEnded(node=target.name, **{key: effect.numbers}))
 
-    def free_chunk(self, effect: effects.FreeChunk) -> None:
+    def free_chunks(self, effect: effects.FreeChunks) -> None:
         """The node answers later."""
         node = self.truth.nodes[effect.node]
         self.after(self.delay_s(), self._freed, effect, node, node.life)
 
-    def _freed(self, effect: effects.FreeChunk, node: SimNode, life: int) -> None:
+    def _freed(self, effect: effects.FreeChunks, node: SimNode, life: int) -> None:
         if node.is_alive and node.life == life:
-            node.copies.pop(effect.chunk, None)
-            self._say(node, events.ChunksFreed(chunks=(effect.chunk,), node=node.name, round=effect.round))
+            node.copies.pop(effect.chunks[0], None)
+            self._say(node, events.ChunksFreed(chunks=effect.chunks, node=node.name, round=effect.round))
 
     def start_iteration(self, effect: effects.StartIteration) -> None:
         """The iteration ends later, merged or not."""
@@ -331,7 +333,7 @@ class SimCluster:
             event = events.IterationAborted(round=effect.round, iteration=effect.iteration, reason="a member is gone")
         self.after(self.delay_s(), self.deliver, event)
 
-    def commit_chunk(self, effect: effects.CommitChunk) -> None:
+    def commit_chunks(self, effect: effects.CommitChunks) -> None:
         """`Truth.judge` has changed the owner."""
 
     def attach_chunks(self, effect: effects.AttachChunks) -> None:

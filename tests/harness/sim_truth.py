@@ -213,7 +213,7 @@ class Truth:
         happen now."""
         if self.result is not None:
             self._require(
-                isinstance(effect, effects.LoadChunks | effects.FreeChunk | effects.ReleaseNode | effects.Log),
+                isinstance(effect, effects.LoadChunks | effects.FreeChunks | effects.ReleaseNode | effects.Log),
                 "nothing moves while an iteration runs",
                 effect,
             )
@@ -226,18 +226,18 @@ class Truth:
                 self.round, self.members, self._is_forming = effect.round, effect.members, True
             case effects.LoadChunks():
                 self._judge_load(effect)
-            case effects.CopyChunk():
+            case effects.CopyChunks():
                 self._judge_copy(effect)
-            case effects.PrecopyChunk():
+            case effects.PrecopyChunks():
                 self._judge_precopy(effect)
-            case effects.CommitChunk():
-                self._require(self.owner.get(effect.chunk) in (effect.source, None), "the owner hands over", effect)
-                self.arrived.discard((effect.chunk, effect.target))
+            case effects.CommitChunks():
+                self._require(self.owner.get(effect.chunks[0]) in (effect.source, None), "the owner hands over", effect)
+                self.arrived.discard((effect.chunks[0], effect.target))
                 self._present(effect.target, effect)
-                self._become_owner(effect.target, effect.chunk, effect)
-                copy = self.nodes[effect.target].copies[effect.chunk]
-                copy.version = self.newest[effect.chunk] = StateVersion(effect.round, copy.version.iteration)
-            case effects.FreeChunk():
+                self._become_owner(effect.target, effect.chunks[0], effect)
+                copy = self.nodes[effect.target].copies[effect.chunks[0]]
+                copy.version = self.newest[effect.chunks[0]] = StateVersion(effect.round, copy.version.iteration)
+            case effects.FreeChunks():
                 self._judge_free(effect)
             case effects.AttachChunks():
                 self._judge_attach(effect)
@@ -258,40 +258,44 @@ class Truth:
             self._require(chunk not in self.owner, "a chunk that has an owner is not restarted", effect)
             self._reserve(node, chunk, effect)
 
-    def _judge_copy(self, effect: effects.CopyChunk) -> None:
+    def _judge_copy(self, effect: effects.CopyChunks) -> None:
         source, target = self._present(effect.source, effect), self._present(effect.target, effect)
-        self._require(self.owner.get(effect.chunk) in (effect.source, None), "the owner is copied", effect)
+        self._require(self.owner.get(effect.chunks[0]) in (effect.source, None), "the owner is copied", effect)
         if source.is_alive and source.is_known:
-            copy = source.copies.get(effect.chunk)
+            copy = source.copies.get(effect.chunks[0])
             self._require(copy is not None and copy.is_whole, "the source holds the chunk", effect)
-        busy = [target for chunk, target in self.copying if chunk == effect.chunk]
+        busy = [target for chunk, target in self.copying if chunk == effect.chunks[0]]
         self._require(not busy, "one copy at a time", effect)
-        self.copying[effect.chunk, effect.target] = effect.source
-        self.arrived.discard((effect.chunk, effect.target))
-        self._reserve(target, effect.chunk, effect)
+        self.copying[effect.chunks[0], effect.target] = effect.source
+        self.arrived.discard((effect.chunks[0], effect.target))
+        self._reserve(target, effect.chunks[0], effect)
 
-    def _judge_precopy(self, effect: effects.PrecopyChunk) -> None:
+    def _judge_precopy(self, effect: effects.PrecopyChunks) -> None:
         source, target = self._present(effect.source, effect), self._present(effect.target, effect)
-        self._require(self.owner.get(effect.chunk) in (effect.source, None), "the owner's rows are sent", effect)
+        self._require(self.owner.get(effect.chunks[0]) in (effect.source, None), "the owner's rows are sent", effect)
         self._require(not target.is_due, "nothing is sent to a node that has to go", effect)
         if source.is_alive and source.is_known:
-            self._require(self._has_whole(source, effect.chunk), "the source holds the chunk", effect)
-        size_bytes = self.infos[effect.chunk].size_bytes
+            self._require(self._has_whole(source, effect.chunks[0]), "the source holds the chunk", effect)
+        size_bytes = self.infos[effect.chunks[0]].size_bytes
         room = None if target.capacity_bytes is None else target.capacity_bytes - self.used_bytes(target)
-        if target.is_alive and not target.is_known and (effect.chunk in target.copies or (room or 0) < size_bytes):
-            self.refused.add(effect.number)  # it came back with more than anybody knows, and says so
+        if target.is_alive and not target.is_known and (effect.chunks[0] in target.copies or (room or 0) < size_bytes):
+            self.refused.add(effect.numbers[0])  # it came back with more than anybody knows, and says so
             return
-        self._require(not target.is_alive or effect.chunk not in target.copies, "a node gets no second copy", effect)
-        self._reserve(target, effect.chunk, effect)
+        self._require(
+            not target.is_alive or effect.chunks[0] not in target.copies, "a node gets no second copy", effect
+        )
+        self._reserve(target, effect.chunks[0], effect)
 
-    def _judge_free(self, effect: effects.FreeChunk) -> None:
+    def _judge_free(self, effect: effects.FreeChunks) -> None:
         node = self._present(effect.node, effect)
-        self._require(self.owner.get(effect.chunk) != effect.node, "an owner's copy is not freed", effect)
+        self._require(self.owner.get(effect.chunks[0]) != effect.node, "an owner's copy is not freed", effect)
         if self.result is not None:
-            is_used = effect.node not in self.result.gone and effect.chunk in self.result.chunks.get(effect.node, ())
+            is_used = effect.node not in self.result.gone and effect.chunks[0] in self.result.chunks.get(
+                effect.node, ()
+            )
             self._require(not is_used, "no chunk is freed in its iteration", effect)
-        self._judge_waste(node, effect.chunk, effect)
-        self.freeing.add((effect.chunk, effect.node))
+        self._judge_waste(node, effect.chunks[0], effect)
+        self.freeing.add((effect.chunks[0], effect.node))
 
     def _judge_waste(self, node: SimNode, chunk: ChunkId, effect: effects.Effect) -> None:
         """A copy is given up."""

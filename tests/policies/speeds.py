@@ -52,7 +52,7 @@ class Speeds:
         self.noise_of: Callable[[str, int], float] = lambda *_: max(0.1, 1 + noise * self._rng.normal())
         self._travel = travel
         self._num_iterations = 0
-        self._sent: list[tuple[int, effects.PrecopyChunk]] = []
+        self._sent: list[tuple[int, effects.PrecopyChunks]] = []
         self.stage = Stage(
             chunks_per_node * len(costs_s),
             list(costs_s),
@@ -106,7 +106,7 @@ class Speeds:
     def _deliver_rows(self) -> None:
         """Rows that were sent so many iterations ago arrive."""
         self._num_iterations += 1
-        self._sent += [(self._num_iterations, order) for order in self.stage.take(effects.PrecopyChunk)]
+        self._sent += [(self._num_iterations, order) for order in self.stage.take(effects.PrecopyChunks)]
         while self._sent and self._sent[0][0] <= self._num_iterations - (self._travel or 0):
             _, order = self._sent.pop(0)
-            self.stage.tell(events.PrecopiesEnded(node=order.target, whole=(order.number,)))
+            self.stage.tell(events.PrecopiesEnded(node=order.target, whole=order.numbers))

@@ -16,6 +16,7 @@ from chicle_elastic.chunks.views import Chunk, StateSpec
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.peers import Peer
 from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
+from chicle_elastic.cluster.transfer.protocol import orders_of
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling import effects, events
@@ -204,10 +205,11 @@ class Cluster:
                 self.events.append(events.RoundFormed(round=effect.round, members=effect.members))
             case effects.LoadChunks():
                 self.nodes[effect.node].memory.load(effect, merged=ledger.merged)
-            case effects.CopyChunk():
-                self.nodes[effect.target].memory.fetch(effect)
-                self.nodes[effect.source].memory.serving.serve(effect, version=ledger.version(effect.chunk))
-            case effects.FreeChunk():
+            case effects.CopyChunks():
+                for order in orders_of(effect):
+                    self.nodes[effect.target].memory.fetch(order)
+                    self.nodes[effect.source].memory.serving.serve(order, version=ledger.version(order.chunk))
+            case effects.FreeChunks():
                 self.nodes[effect.node].memory.free(effect)
             case effects.AttachChunks():
                 self.nodes[effect.node].memory.attach(effect.added, effect.removed)

@@ -98,7 +98,7 @@ class Stage:
             Everything that was ordered meanwhile.
         """
         ordered: list[effects.Effect] = []
-        kinds = kinds or (effects.FormRound, effects.LoadChunks, effects.CopyChunk, effects.FreeChunk)
+        kinds = kinds or (effects.FormRound, effects.LoadChunks, effects.CopyChunks, effects.FreeChunks)
         while pending := [order for order in self.orders if isinstance(order, kinds)]:
             order = pending[0]
             self.orders.remove(order)
@@ -142,9 +142,13 @@ class Stage:
 
 
 def parts(effect: effects.Effect) -> list[effects.Effect]:
-    """An order to load several chunks as one for each: a node may answer them one by one."""
-    if isinstance(effect, effects.LoadChunks):
-        return [dataclasses.replace(effect, chunks=(chunk,)) for chunk in effect.chunks]
+    """An order for several chunks as one for each: a node may answer them one by one."""
+    match effect:
+        case effects.PrecopyChunks():
+            each = zip(effect.chunks, effect.numbers, strict=True)
+            return [dataclasses.replace(effect, chunks=(chunk,), numbers=(number,)) for chunk, number in each]
+        case effects.LoadChunks() | effects.CopyChunks() | effects.CommitChunks() | effects.FreeChunks():
+            return [dataclasses.replace(effect, chunks=(chunk,)) for chunk in effect.chunks]
     return [effect]
 
 
@@ -155,14 +159,12 @@ def answer_to(order: effects.Effect) -> events.Event | None:
             return events.RoundFormed(round=order.round, members=order.members)
         case effects.LoadChunks():
             return events.ChunksLoaded(chunks=order.chunks, node=order.node, round=order.round)
-        case effects.CopyChunk():
-            return events.ChunksCopied(
-                chunks=(order.chunk,), source=order.source, target=order.target, round=order.round
-            )
-        case effects.PrecopyChunk():
-            return events.PrecopiesEnded(node=order.target, whole=(order.number,))
-        case effects.FreeChunk():
-            return events.ChunksFreed(chunks=(order.chunk,), node=order.node, round=order.round)
+        case effects.CopyChunks():
+            return events.ChunksCopied(chunks=order.chunks, source=order.source, target=order.target, round=order.round)
+        case effects.PrecopyChunks():
+            return events.PrecopiesEnded(node=order.target, whole=order.numbers)
+        case effects.FreeChunks():
+            return events.ChunksFreed(chunks=order.chunks, node=order.node, round=order.round)
     return None
 
 
@@ -186,12 +188,12 @@ def only(ordered: Iterable[effects.Effect], kind: type[E], where: Callable[[E], 
     return [effect for effect in ordered if isinstance(effect, kind) and where(effect)]
 
 
-def at_a_move(**settings: Any) -> tuple[Stage, effects.CopyChunk]:
+def at_a_move(**settings: Any) -> tuple[Stage, effects.CopyChunks]:
     """A stage where b has joined a, and one copy to b is in flight."""
     stage = Stage(num_chunks=2, nodes=["a"], **settings)
     stage.run()
     stage.join("b")
     stage.finish()
     stage.answer(effects.FormRound)
-    [copy] = stage.take(effects.CopyChunk)
+    [copy] = stage.take(effects.CopyChunks)
     return stage, copy

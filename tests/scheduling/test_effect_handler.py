@@ -7,7 +7,7 @@ import pytest
 from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
 from chicle_elastic.runtime import in_process
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
-from chicle_elastic.scheduling.effects import METHODS, CopyChunk, Effect, FormRound, Log, dispatch
+from chicle_elastic.scheduling.effects import METHODS, CopyChunks, Effect, FormRound, Log, dispatch
 from tests.harness.sim_cluster import SimCluster
 from tests.scheduling.test_recording import EVERY_EFFECT
 
@@ -28,7 +28,7 @@ def test_the_dispatch_reaches_the_method_of_an_effect_and_no_other():
     for effect in EVERY_EFFECT:
         dispatch(effect, shell)
     assert shell.calls == [(METHODS[type(effect)], effect) for effect in EVERY_EFFECT]
-    assert [METHODS[kind] for kind in (FormRound, CopyChunk, Log)] == ["form_round", "copy_chunk", "log"]
+    assert [METHODS[kind] for kind in (FormRound, CopyChunks, Log)] == ["form_round", "copy_chunks", "log"]
     with pytest.raises(KeyError):
         dispatch("FormRound", shell)
     assert len(shell.calls) == len(EVERY_EFFECT)

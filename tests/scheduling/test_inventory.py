@@ -52,7 +52,7 @@ def test_a_zombie_saves_chunks_that_nobody_has_taken_over():
     # The loads cannot be called back: what arrives is freed.
     late = loads[0]
     assert stage.tell(events.ChunksLoaded(chunks=late.chunks, node=late.node, round=late.round)) == [
-        effects.FreeChunk(chunk=late.chunks[0], node=late.node, round=2)
+        effects.FreeChunks(chunks=(late.chunks[0],), node=late.node, round=2)
     ]
     assert stage.ledger.replayed == {}
 
@@ -89,9 +89,9 @@ def test_of_several_copies_the_newest_one_wins():
     stage.inventory(third, {0: (1, 9)})
     ordered = stage.answer(effects.FormRound)
     assert ordered == [
-        effects.CommitChunk(chunk=0, source=NodeId(owner), target=NodeId(other), round=2),
-        effects.FreeChunk(chunk=0, node=NodeId(owner), round=2),
-        effects.FreeChunk(chunk=0, node=NodeId(third), round=2),
+        effects.CommitChunks(chunks=(0,), source=NodeId(owner), target=NodeId(other), round=2),
+        effects.FreeChunks(chunks=(0,), node=NodeId(owner), round=2),
+        effects.FreeChunks(chunks=(0,), node=NodeId(third), round=2),
     ]
     assert stage.ledger.owner(0) == other
 
@@ -114,7 +114,7 @@ def test_a_fresh_load_is_newer_than_what_it_replaced():
     stage.inventory("a", {**versions(stage, "a"), chunk: (0, 0)})
     stage.inventory("b", old)
     ordered = stage.answer(effects.FormRound)
-    assert only(ordered, effects.FreeChunk) == [effects.FreeChunk(chunk=chunk, node="b", round=3)]
+    assert only(ordered, effects.FreeChunks) == [effects.FreeChunks(chunks=(chunk,), node="b", round=3)]
     assert stage.ledger.owner(chunk) == "a"
     assert stage.ledger.version(chunk) > StateVersion(*old[chunk])
 
@@ -123,7 +123,7 @@ def test_a_copy_that_was_confirmed_and_is_gone_is_made_again():
     """The owner still has the chunk; b loses its copy before the round is formed."""
     stage, copy = at_a_move()
     stage.join("c")
-    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=copy.round))
+    stage.tell(events.ChunksCopied(chunks=copy.chunks, source="a", target="b", round=copy.round))
     stage.inventory("b", {})
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration)[0].is_complete

@@ -3,7 +3,7 @@
 import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.ledger import ChunkEntry, Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
 from chicle_elastic.values import StateVersion
 from tests.harness.ledger_check import InvariantError, check_ledger
@@ -33,7 +33,7 @@ def test_accounts_say_who_processed_a_chunk_how_often(ledger):
     ledger.hold(B, ZERO, Phase.COPYING)
     ledger.commit([ZERO], B, round=2)
     ledger.count_merge(2, 3)
-    ledger.lose(ZERO, in_flight=True)
+    ledger.lose(B, [ZERO], in_flight=True)
     ledger.count_merge(2, 4)
     account = ledger.accounts()[ZERO]
     assert account.iterations == {A: 2, B: 2}
@@ -55,7 +55,7 @@ def test_versions_order_by_committed_round_and_then_by_merge(ledger):
     ledger.hold(B, ZERO, Phase.COPYING)
     ledger.commit([ZERO], B, round=2)
     assert ledger.version(ZERO) == StateVersion(2, 1)
-    ledger.lose(ZERO, in_flight=False)
+    ledger.lose(B, [ZERO], in_flight=False)
     ledger.count_merge(2, 2)
     assert ledger.version(ZERO) == StateVersion(2, 1)
 
@@ -68,7 +68,7 @@ def test_versions_order_by_committed_round_and_then_by_merge(ledger):
         ("rows add up", lambda book: setattr(book.node_chunks[A], "num_rows", 0)),
         ("within capacity", lambda book: setattr(book.node_chunks[A], "capacity_bytes", 6)),
         ("owned list", lambda book: book.node_chunks[A].owned.clear()),
-        ("owner holds", lambda book: setattr(book._entries[ZERO], "owner", None)),
+        ("owner holds", lambda book: book._entries.update({ZERO: ChunkEntry()})),
         ("missing or owned", lambda book: book._missing.clear()),
         ("frees add up", lambda book: book.freeing.update({(A, ZERO): 1})),
     ],

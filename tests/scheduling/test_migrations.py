@@ -26,7 +26,7 @@ def last_start(stage: Stage) -> effects.StartIteration:
 def test_moves_add_up_while_earlier_ones_travel():
     """A later decision takes other chunks, if it has seen the earlier one; each chunk moves when its rows are there."""
     stage = running(num_chunks=8)
-    assert kinds(wish(stage, 1, MoveChunks(A, B, 2))) == ["PrecopyChunk", "StartIteration"]
+    assert kinds(wish(stage, 1, MoveChunks(A, B, 2))) == ["PrecopyChunks", "StartIteration"]
     first = stage.take(PRECOPY)
     assert (last_start(stage).travelling, last_start(stage).arriving) == (2, {A: (-2, -20), B: (2, 20)})
     wish(stage, 2, MoveChunks(A, B, 1))

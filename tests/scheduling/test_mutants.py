@@ -10,7 +10,14 @@ import pytest
 
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling.boundary import Boundary
-from chicle_elastic.scheduling.effects import CommitChunk, CopyChunk, FreeChunk, LoadChunks, ReleaseNode, StartIteration
+from chicle_elastic.scheduling.effects import (
+    CommitChunks,
+    CopyChunks,
+    FreeChunks,
+    LoadChunks,
+    ReleaseNode,
+    StartIteration,
+)
 from chicle_elastic.scheduling.events import ChunksCopied
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Leases
@@ -31,9 +38,8 @@ FIRST_SEED = {"a load of an earlier life counts": 871}
 def free_before_commit(self, source, target, chunks, round):
     """The source gives its copies away a moment too early."""
     self._ledger.commit(chunks, target, round=round)
-    for chunk in chunks:
-        self._emit(FreeChunk(chunk=chunk, node=source, round=round))
-        self._emit(CommitChunk(chunk=chunk, source=source, target=target, round=round))
+    self._emit(FreeChunks(chunks=tuple(chunks), node=source, round=round))
+    self._emit(CommitChunks(chunks=tuple(chunks), source=source, target=target, round=round))
 
 
 def commit_before_the_copy_arrived(self, orders, *, round, order=Leases.order):
@@ -42,7 +48,7 @@ def commit_before_the_copy_arrived(self, orders, *, round, order=Leases.order):
     for chunk, target in orders:
         source = self.in_flight[chunk].source
         self.copied(ChunksCopied(chunks=(chunk,), source=source, target=target, round=round))
-        self.settle(round=round, find_target=lambda lease: None)
+        self.settle(round=round, find_target=lambda chunk, lease: None)
 
 
 def two_owners(self, node, take=Ledger.take_changes):
@@ -67,9 +73,9 @@ def releases_too_early(self):
 
 def orders_to_the_dead(self, node):
     """A failed copy is tried again at a target that was lost."""
-    for lease in self.in_flight.values():
+    for chunk, lease in self.in_flight.items():
         if lease.target == node:
-            self._emit(CopyChunk(chunk=lease.chunk, source=lease.source, target=node, round=lease.round))
+            self._emit(CopyChunks(chunks=(chunk,), source=lease.source, target=node, round=lease.round))
 
 
 def living_chunks_are_restarted(self, orders, *, round, order=Leases.order):
@@ -82,8 +88,7 @@ def living_chunks_are_restarted(self, orders, *, round, order=Leases.order):
 def the_last_copy_is_thrown_away(self, node, lose=Leases.lose):
     """When a source dies, its copy elsewhere is not wanted either."""
     lose(self, node)
-    for lease in self.in_flight.values():
-        lease.is_abandoned |= lease.source_lost
+    self._change([chunk for chunk, lease in self.in_flight.items() if lease.source_lost], is_abandoned=True)
 
 
 def restarts_are_hidden(self, chunks, node, *, round):
@@ -106,11 +111,11 @@ def partial_is_called_complete(self, event, *, now, handle=Scheduler.handle):
     ]
 
 
-def copies_are_not_booked(self, node, infos, phase, hold=Ledger.hold_all):
+def copies_are_not_booked(self, node, chunks, phase, hold=Ledger.hold_all):
     """Copies take no memory until they have arrived."""
-    hold(self, node, infos, phase)
+    hold(self, node, chunks, phase)
     if phase is Phase.COPYING:
-        self.node_chunks[node].used_bytes -= sum(info.size_bytes for info in infos)
+        self.node_chunks[node].used_bytes -= sum(info.size_bytes for info in self.infos(chunks))
 
 
 def dice_are_thrown(self, purpose, number=0):

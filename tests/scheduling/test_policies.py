@@ -61,7 +61,7 @@ def test_a_decision_is_carried_out_at_the_boundary_with_its_reason():
     stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,))
     stage.run()
     ordered = [*stage.finish(), *stage.answer()]
-    assert [(copy.source, copy.target) for copy in only(ordered, effects.CopyChunk)] == [A_TO_B, A_TO_B]
+    assert [(copy.source, copy.target) for copy in only(ordered, effects.CopyChunks)] == [A_TO_B, A_TO_B]
     assert not only(ordered, effects.FormRound)
     assert stage.counts() == {"a": 2, "b": 6}
     assert "script moves 2 of 2 chunks: a is slow" in stage.logs

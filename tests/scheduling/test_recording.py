@@ -75,10 +75,10 @@ EVERY_EVENT = [
 EVERY_EFFECT = [
     effects.FormRound(round=1, members=(A,)),
     effects.LoadChunks(chunks=(ZERO,), node=A, round=1),
-    effects.CopyChunk(chunk=ZERO, source=A, target=B, round=1),
-    effects.PrecopyChunk(chunk=ZERO, source=A, target=B, round=1, number=1),
-    effects.CommitChunk(chunk=ZERO, source=A, target=B, round=1),
-    effects.FreeChunk(chunk=ZERO, node=A, round=1),
+    effects.CopyChunks(chunks=(ZERO,), source=A, target=B, round=1),
+    effects.PrecopyChunks(chunks=(ZERO,), source=A, target=B, round=1, numbers=(1,)),
+    effects.CommitChunks(chunks=(ZERO,), source=A, target=B, round=1),
+    effects.FreeChunks(chunks=(ZERO,), node=A, round=1),
     effects.AttachChunks(node=A, added=(ZERO,), removed=()),
     effects.StartIteration(round=1, iteration=1, is_complete=False, parameters={"rate": 1 / 3}, travelling=2),
     effects.StartIteration(
@@ -268,7 +268,7 @@ def test_a_missing_event_is_found(cluster):
         list(replay(cluster.recording, cluster.policies))
 
 
-def header(format="chicle recording", version=7, settings=None, policies=()):
+def header(format="chicle recording", version=8, settings=None, policies=()):
     """The first line of a recording."""
     return json.dumps({"format": format, "version": version, "settings": settings or {}, "policies": policies})
 
@@ -282,9 +282,9 @@ def entry(**changes):
     ("line", "text", "complaint"),
     [
         (0, "", "recording:1: not a line of a recording"),
-        (0, header(format="x"), "found 'x' version 7, and this release reads 'chicle recording' version 7"),
+        (0, header(format="x"), "found 'x' version 8, and this release reads 'chicle recording' version 8"),
         (0, header(format="chicle story", version=1), "found 'chicle story' version 1, and this"),
-        (0, header(version=8), "version 8, and this release reads"),
+        (0, header(version=9), "version 9, and this release reads"),
         (0, header(settings={"seed": -1}, policies=["random", "Rebalance"]), "seed=-1"),
         (0, header(policies=["other"]), r"policies \('other',\)"),
         (1, entry()[:29], "recording:2: not a line of a recording: .*was the file cut off"),

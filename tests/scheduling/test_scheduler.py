@@ -29,8 +29,8 @@ def test_a_joiner_gets_its_share_and_nothing_else_moves():
     before = stage.owned()
     stage.join("c")
     stage.finish()
-    copies = only(stage.answer(), effects.CopyChunk)
-    assert [(copy.source, copy.target) for copy in copies] == [("a", "c"), ("b", "c")] * 2
+    copies = only(stage.answer(), effects.CopyChunks)
+    assert [(copy.source, copy.target) for copy in copies] == [("a", "c"), ("a", "c"), ("b", "c"), ("b", "c")]
     after = stage.owned()
     assert set(after["a"]) < set(before["a"])
     assert set(after["b"]) < set(before["b"])
@@ -55,18 +55,18 @@ def test_a_joiner_is_filled_once():
 def test_copy_acknowledge_commit_free_in_this_order():
     """The owner changes at the commit; then the source's copy is freed, for which the iteration does not wait."""
     stage, copy = at_a_move()
-    assert stage.ledger.owner(copy.chunk) == "a"
-    ordered = stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=2))
+    assert stage.ledger.owner(copy.chunks[0]) == "a"
+    ordered = stage.tell(events.ChunksCopied(chunks=copy.chunks, source="a", target="b", round=2))
     assert ordered == [
-        effects.CommitChunk(chunk=copy.chunk, source="a", target="b", round=2),
-        effects.FreeChunk(chunk=copy.chunk, node="a", round=2),
-        effects.AttachChunks(node="a", added=(), removed=(copy.chunk,)),
-        effects.AttachChunks(node="b", added=(copy.chunk,), removed=()),
+        effects.CommitChunks(chunks=copy.chunks, source="a", target="b", round=2),
+        effects.FreeChunks(chunks=copy.chunks, node="a", round=2),
+        effects.AttachChunks(node="a", added=(), removed=copy.chunks),
+        effects.AttachChunks(node="b", added=copy.chunks, removed=()),
         effects.StartIteration(round=2, iteration=2, is_complete=True, happened=ordered[-1].happened),
     ]
     assert [each.kind for each in ordered[-1].happened] == ["joined", "copied"]
-    assert stage.ledger.owner(copy.chunk) == "b"
-    assert stage.tell(events.ChunksFreed(chunks=(copy.chunk,), node="a", round=2)) == []
+    assert stage.ledger.owner(copy.chunks[0]) == "b"
+    assert stage.tell(events.ChunksFreed(chunks=copy.chunks, node="a", round=2)) == []
     assert not stage.ledger.freeing
 
 
@@ -80,9 +80,9 @@ def test_a_leaver_hands_over_round_robin_and_goes_when_it_is_empty():
     assert stage.notice("b") == []
     assert stage.finish() == [effects.FormRound(round=2, members=("a", "c"))]
     ordered = stage.answer()
-    assert [copy.target for copy in only(ordered, effects.CopyChunk)] == ["a", "c", "a", "c"]
+    assert [copy.target for copy in only(ordered, effects.CopyChunks)] == ["a", "a", "c", "c"]
     assert kinds(ordered)[-3:] == ["ReleaseNode", "AttachChunks", "StartIteration"]
-    assert not only(ordered, effects.FreeChunk)
+    assert not only(ordered, effects.FreeChunks)
     assert stage.counts() == {"a": 6, "c": 6}
     assert not only(ordered, effects.AttachChunks, lambda effect: effect.node == "b")
 
@@ -242,13 +242,13 @@ def test_a_chunk_that_went_and_came_back_is_told_as_removed_and_added():
     stage.notice("a")
     stage.finish()
     stage.answer(effects.FormRound)
-    [copy] = stage.take(effects.CopyChunk)
+    [copy] = stage.take(effects.CopyChunks)
     stage.notice("b")
     stage.join("c")
-    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=2))
+    stage.tell(events.ChunksCopied(chunks=copy.chunks, source="a", target="b", round=2))
     ordered = stage.answer()
     # b is under notice by now: its copy is not taken, and a's chunk goes to c.
-    assert only(ordered, effects.CommitChunk) == [effects.CommitChunk(chunk=0, source="a", target="c", round=3)]
+    assert only(ordered, effects.CommitChunks) == [effects.CommitChunks(chunks=(0,), source="a", target="c", round=3)]
     assert stage.owned() == {"a": (), "c": (0,)}, "a alone has the model"
 
 
@@ -260,27 +260,27 @@ def test_a_failed_copy_is_tried_again_and_then_goes_elsewhere():
     stage.notice(leaver)
     stage.finish()
     stage.answer(effects.FormRound)
-    first, *others = stage.take(effects.CopyChunk)
+    first, *others = stage.take(effects.CopyChunks)
     stage.orders += others
 
     def fail(copy):
         event = events.CopyFailed(
-            chunk=copy.chunk, source=copy.source, target=copy.target, round=copy.round, reason="bad CRC"
+            chunk=copy.chunks[0], source=copy.source, target=copy.target, round=copy.round, reason="bad CRC"
         )
         [order] = stage.tell(event)
         stage.orders.remove(order)
-        assert stage.ledger.owner(copy.chunk) == leaver
+        assert stage.ledger.owner(copy.chunks[0]) == leaver
         return order
 
     again = fail(first)
-    assert (again.chunk, again.target) == (first.chunk, first.target)
+    assert (again.chunks[0], again.target) == (first.chunks[0], first.target)
     elsewhere = fail(again)
-    assert elsewhere.chunk == first.chunk
+    assert elsewhere.chunks[0] == first.chunks[0]
     assert elsewhere.target not in (leaver, first.target)
     assert any("bad CRC" in line and "attempt 2 of 2" in line for line in stage.logs)
     stage.orders.append(elsewhere)
     assert only(stage.answer(), effects.StartIteration)
-    assert stage.ledger.owner(first.chunk) == elsewhere.target
+    assert stage.ledger.owner(first.chunks[0]) == elsewhere.target
 
 
 def test_a_leaver_whose_chunk_nobody_can_copy_is_kept_with_the_reason():
@@ -290,9 +290,9 @@ def test_a_leaver_whose_chunk_nobody_can_copy_is_kept_with_the_reason():
     stage.notice("b")
     stage.finish()
     stage.answer(effects.FormRound)
-    [copy] = stage.take(effects.CopyChunk)
+    [copy] = stage.take(effects.CopyChunks)
     [save, pause] = stage.tell(
-        events.CopyFailed(chunk=copy.chunk, source="b", target="a", round=2, reason="no route to host")
+        events.CopyFailed(chunk=copy.chunks[0], source="b", target="a", round=2, reason="no route to host")
     )
     assert save == effects.SaveCheckpoint(round=2, iteration=1, nodes=("a", "b"))
     assert "b cannot leave" in pause.reason

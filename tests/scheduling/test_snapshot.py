@@ -144,7 +144,7 @@ def test_what_a_chunk_has_travels_as_text() -> None:
     sent = codec.encode(snapshot(stage.scheduler, write=codec.to_raw, write_large=to_text), Any)
     data = json.loads(sent)
     assert travelled(restore(data)) == travelled(stage.scheduler)
-    for name, variable in (("ledger", "_entries"), ("ledger", "node_chunks")):
+    for name, variable in (("ledger", "_entries"), ("ledger", "_infos"), ("ledger", "node_chunks")):
         assert isinstance(data["parts"][name][variable], str)
         for text in ("[", '{"0": 7}'):
             parts = data["parts"] | {name: data["parts"][name] | {variable: text}}

@@ -141,7 +141,7 @@ def test_chunks_that_move_together_are_booked_together(num_moves):
     stage.lines.clear()
     stage.join("late")
     stage.finish()
-    numbers = tuple(order.number for order in stage.take(effects.PrecopyChunk))
+    numbers = tuple(order.numbers[0] for order in stage.take(effects.PrecopyChunks))
     assert len(numbers) == num_moves
     stage.tell(events.PrecopiesEnded(node="late", whole=numbers))
     stage.finish()
@@ -149,7 +149,7 @@ def test_chunks_that_move_together_are_booked_together(num_moves):
     for node in order.members:
         stage.tell(events.InventoryReported(node=node, chunks={}, round=order.round, is_as_known=True))
     stage.tell(answer_to(order))
-    while orders := stage.take(effects.CopyChunk) + stage.take(effects.FreeChunk):
+    while orders := stage.take(effects.CopyChunks) + stage.take(effects.FreeChunks):
         together = defaultdict(list)
         for answer in map(answer_to, orders):
             together[dataclasses.replace(answer, chunks=())].append(answer)

@@ -6,7 +6,7 @@ from chicle_elastic.scheduling.node_chunks import Phase
 from tests.scheduling.stage import Stage, kinds, only
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
-PRECOPY, COPY = effects.PrecopyChunk, effects.CopyChunk
+PRECOPY, COPY = effects.PrecopyChunks, effects.CopyChunks
 
 
 def running(nodes: tuple[str, ...] = ("a", "b"), *, num_chunks: int = 12, **options) -> Stage:
@@ -21,15 +21,15 @@ def result(stage: Stage) -> list[effects.Effect]:
     return [*stage.finish(), *stage.answer()]
 
 
-def ended(stage: Stage, orders: list[effects.PrecopyChunk], *, fail: bool = False) -> list[effects.Effect]:
+def ended(stage: Stage, orders: list[effects.PrecopyChunks], *, fail: bool = False) -> list[effects.Effect]:
     """A node answers pre-copies."""
-    numbers = {"failed" if fail else "whole": tuple(order.number for order in orders)}
+    numbers = {"failed" if fail else "whole": tuple(order.numbers[0] for order in orders)}
     return stage.tell(events.PrecopiesEnded(node=orders[0].target, **numbers))
 
 
 def pairs(orders: list) -> set[tuple[ChunkId, NodeId]]:
     """Which chunk goes where."""
-    return {(order.chunk, order.target) for order in orders}
+    return {(order.chunks[0], order.target) for order in orders}
 
 
 def test_a_joiner_gets_the_rows_of_its_share_while_the_others_iterate():
@@ -37,13 +37,13 @@ def test_a_joiner_gets_the_rows_of_its_share_while_the_others_iterate():
     stage = running()
     stage.join("c")
     ordered = result(stage)
-    assert kinds(ordered) == ["PrecopyChunk", "StartIteration"]
+    assert kinds(ordered) == ["PrecopyChunks", "StartIteration"]
     orders = stage.take(PRECOPY)
     assert [order.target for order in orders] == [C] * 4
     assert kinds(result(stage)) == ["StartIteration"]
     assert stage.scheduler.round == 1
     assert stage.scheduler.members_ahead == (A, B, C)
-    assert stage.scheduler.chunks_ahead == {order.chunk for order in orders}
+    assert stage.scheduler.chunks_ahead == {order.chunks[0] for order in orders}
     assert ended(stage, orders) == []
     ordered = result(stage)
     assert stage.scheduler.chunks_ahead == frozenset(), "they were taken, and are nothing but copies now"
@@ -72,8 +72,8 @@ def test_a_node_under_notice_works_on_until_the_rows_of_its_chunks_are_elsewhere
     stage.notice("c")
     ordered = result(stage)
     orders = stage.take(PRECOPY)
-    assert kinds(ordered) == ["PrecopyChunk", "StartIteration"]
-    assert {order.chunk for order in orders} == set(stage.ledger.owned_by(C))
+    assert kinds(ordered) == ["PrecopyChunks", "StartIteration"]
+    assert {order.chunks[0] for order in orders} == set(stage.ledger.owned_by(C))
     result(stage)
     assert stage.counts()["c"] == 4
     for node in (A, B):
@@ -95,7 +95,7 @@ def test_a_notice_that_is_about_to_expire_waits_for_no_rows():
     assert pairs(only(ordered, COPY)) == pairs(orders)
     assert only(ordered, effects.ReleaseNode)
     assert ended(stage, [order for order in orders if order.target == A]) == []
-    assert stage.ledger.phase(A, orders[0].chunk) in (Phase.OWNED, None)
+    assert stage.ledger.phase(A, orders[0].chunks[0]) in (Phase.OWNED, None)
 
 
 def test_the_source_dies_while_rows_come():
@@ -126,9 +126,9 @@ def test_rows_of_a_chunk_that_is_lost_are_given_back():
     orders = stage.take(PRECOPY)
     ended(stage, orders)
     ordered = [*stage.lose("b"), *stage.abort(), *stage.answer()]
-    lost = {order.chunk for order in orders if order.source == B}
+    lost = {order.chunks[0] for order in orders if order.source == B}
     assert lost
-    assert {effect.chunk for effect in only(ordered, effects.FreeChunk) if effect.node == C} >= lost
+    assert {effect.chunks[0] for effect in only(ordered, effects.FreeChunks) if effect.node == C} >= lost
     assert {effect.chunks[0] for effect in only(ordered, effects.LoadChunks)} >= lost
     result(stage)
     assert stage.ledger.num_missing == 0

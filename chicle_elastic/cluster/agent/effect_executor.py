@@ -27,7 +27,7 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
-from chicle_elastic.cluster.transfer.protocol import Order
+from chicle_elastic.cluster.transfer.protocol import orders_of
 from chicle_elastic.errors import ChicleError, ContractError
 from chicle_elastic.garbage import MANY_CHUNKS
 from chicle_elastic.ids import ChunkId, NodeId
@@ -181,31 +181,33 @@ class EffectExecutor:
             self._placement.loads(effect.chunks)
             self._memory.load(effect, merged=self._ledger.merged, began=self._ledger.began)
 
-    def copy_chunk(self, effect: effects.CopyChunk) -> None:
-        """Transfer a chunk that this node is the source or the target of."""
+    def copy_chunks(self, effect: effects.CopyChunks) -> None:
+        """Transfer chunks that this node is the source or the target of."""
         if effect.target == self.node:
-            self._placement.copies(effect.chunk)
+            self._placement.copies(effect.chunks)
         self._transfer(effect)
 
-    def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
-        """Transfer the rows of a chunk, while the tasks compute."""
+    def precopy_chunks(self, effect: effects.PrecopyChunks) -> None:
+        """Transfer the rows of chunks, while the tasks compute."""
         self._moved.ordered(effect)
         self._transfer(effect)
 
-    def _transfer(self, order: Order) -> None:
-        if order.target == self.node:
-            self._memory.fetch(order)
-        if order.source == self.node:
-            self._memory.serving.serve(order, version=self._ledger.version(order.chunk))
+    def _transfer(self, effect: effects.CopyChunks | effects.PrecopyChunks) -> None:
+        for order in orders_of(effect) if self.node in (effect.source, effect.target) else ():
+            if order.target == self.node:
+                self._memory.fetch(order)
+            if order.source == self.node:
+                self._memory.serving.serve(order, version=self._ledger.version(order.chunk))
 
-    def commit_chunk(self, effect: effects.CommitChunk) -> None:
+    def commit_chunks(self, effect: effects.CommitChunks) -> None:
         """The scheduler of every agent has the new owner in its ledger: nothing else has to change hands."""
         self._moved.committed(effect)
         if self.node in (effect.source, effect.target):
-            hit("commit.done", chunk=effect.chunk, source=effect.source, target=effect.target)
+            for chunk in effect.chunks:
+                hit("commit.done", chunk=chunk, source=effect.source, target=effect.target)
 
-    def free_chunk(self, effect: effects.FreeChunk) -> None:
-        """Give a slot of this node back."""
+    def free_chunks(self, effect: effects.FreeChunks) -> None:
+        """Give slots of this node back."""
         self._moved.freed(effect)
         if effect.node == self.node:
             self._memory.free(effect)

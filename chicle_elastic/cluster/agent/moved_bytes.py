@@ -26,32 +26,32 @@ class MovedBytes:
         self._ahead: set[tuple[ChunkId, NodeId]] = set()
         self._moved = self._ahead_bytes = self._reloaded = 0
 
-    def ordered(self, order: effects.PrecopyChunk) -> None:
-        """A chunk is to be copied ahead."""
-        self._ordered[order.number] = (order.chunk, order.target)
+    def ordered(self, order: effects.PrecopyChunks) -> None:
+        """Chunks are to be copied ahead."""
+        self._ordered.update(zip(order.numbers, ((chunk, order.target) for chunk in order.chunks), strict=True))
 
     def ended(self, event: events.PrecopiesEnded) -> None:
         """Chunks have been copied ahead."""
-        for number in (*event.whole, *event.failed):
-            copied = self._ordered.pop(number, None)
-            if copied is not None and number in event.whole:
-                self._ahead.add(copied)
+        for number in event.failed:
+            self._ordered.pop(number, None)
+        self._ahead.update(self._ordered.pop(number) for number in event.whole if number in self._ordered)
 
-    def committed(self, order: effects.CommitChunk) -> None:
-        """A chunk has another owner."""
-        size = self._size_of(order.chunk)
-        self._moved += size
-        if (order.chunk, order.target) in self._ahead:
-            self._ahead.discard((order.chunk, order.target))
-            self._ahead_bytes += size
+    def committed(self, order: effects.CommitChunks) -> None:
+        """Chunks have another owner."""
+        for chunk in order.chunks:
+            size = self._size_of(chunk)
+            self._moved += size
+            if (chunk, order.target) in self._ahead:
+                self._ahead.discard((chunk, order.target))
+                self._ahead_bytes += size
 
     def reloaded(self, event: events.ChunksLoaded) -> None:
         """Chunks that were lost with a node have come from their source once more."""
         self._reloaded += len(event.chunks)
 
-    def freed(self, order: effects.FreeChunk) -> None:
+    def freed(self, order: effects.FreeChunks) -> None:
         """What lies there is given back."""
-        self._ahead.discard((order.chunk, order.node))
+        self._ahead.difference_update((chunk, order.node) for chunk in order.chunks)
 
     def forget(self) -> None:
         """A new incarnation folds the log from its beginning."""

@@ -29,9 +29,9 @@ class PlacementCheck:
         """This node loads the chunks from their source, with initial state."""
         self._fresh.update(chunks)
 
-    def copies(self, chunk: ChunkId) -> None:
-        """This node copies the chunk from another node, with its state."""
-        self._fresh.discard(chunk)
+    def copies(self, chunks: Iterable[ChunkId]) -> None:
+        """This node copies chunks from another node, with their state."""
+        self._fresh.difference_update(chunks)
 
     def check(
         self, pages: Sequence[LedgerPage], *, version: StateVersion, ledger: Ledger, is_interrupted: bool

@@ -1,8 +1,8 @@
 """The chunks of one node: their memory, and their ways in and out.
 
     load    LoadChunks                 reserve a slot -> the task fills it from the source -> commit   -> ChunksLoaded
-    copy    PrecopyChunk, CopyChunk    between two nodes, rows first or all at once (`protocol`)
-    free    FreeChunk                  give the slot back                                              -> ChunksFreed
+    copy    PrecopyChunks, CopyChunks  between two nodes, rows first or all at once (`protocol`)
+    free    FreeChunks                 give the slot back                                              -> ChunksFreed
 
 What takes time (memory, seals, fetches, checks) is done by worker threads; chunks of one node are asked for ahead, over
 one connection. Every order gets its answer, also when the source or the task is lost on the way.
@@ -136,19 +136,20 @@ class ChunkManager:
         load = control.Load(chunk=chunk, arena=place.arena, slot=place.slot, round=round, merged=merged, began=began)
         self._tell_task(load, None)
 
-    def free(self, order: effects.FreeChunk) -> None:
-        """Give a slot back."""
-        self._room.put(lambda: self._free(order))
+    def free(self, order: effects.FreeChunks) -> None:
+        """Give slots back."""
+        for chunk in order.chunks:
+            self._room.put(functools.partial(self._free, chunk, order.round))
 
-    def _free(self, order: effects.FreeChunk) -> None:
-        hit("free.before", chunk=order.chunk)
-        self._arriving.give_back(order.chunk, lambda: self._freed(order))
+    def _free(self, chunk: ChunkId, round: int) -> None:
+        hit("free.before", chunk=chunk)
+        self._arriving.give_back(chunk, functools.partial(self._freed, chunk, round))
 
-    def _freed(self, order: effects.FreeChunk) -> None:
-        if order.chunk in self.store:
-            self.store.free(order.chunk)
-        hit("free.done", chunk=order.chunk)
-        self._say(events.ChunksFreed(chunks=(order.chunk,), node=self._node, round=order.round))
+    def _freed(self, chunk: ChunkId, round: int) -> None:
+        if chunk in self.store:
+            self.store.free(chunk)
+        hit("free.done", chunk=chunk)
+        self._say(events.ChunksFreed(chunks=(chunk,), node=self._node, round=round))
 
     def attach(self, added: Iterable[ChunkId], removed: Iterable[ChunkId]) -> None:
         """Tell the task what is local now."""

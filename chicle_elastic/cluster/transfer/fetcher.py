@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.cluster.net.fault_points import hit
-from chicle_elastic.cluster.transfer.protocol import Order, Part, part_of
+from chicle_elastic.cluster.transfer.protocol import Order, Part
 from chicle_elastic.cluster.transfer.result_batch import ResultBatch
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import NodeId
@@ -49,7 +49,7 @@ class Fetch:
     @property
     def part(self) -> Part:
         """What comes."""
-        part = part_of(self.order)
+        part = self.order.part
         return Part.STATE if part is Part.ALL and self.num_ahead else part
 
     @property

@@ -1,8 +1,8 @@
 """How a chunk, or a part of it, comes from one node to another: one order, one word of the source, one fetch.
 
     order          part           when                                                  answer
-    PrecopyChunk   rows           early, while tasks compute: rows never change         PrecopiesEnded
-    CopyChunk      all or state   at a boundary; state where the target has the rows    ChunksCopied, CopyFailed
+    PrecopyChunks  rows           early, while tasks compute: rows never change         PrecopiesEnded
+    CopyChunks     all or state   at a boundary; state where the target has the rows    ChunksCopied, CopyFailed
 
     at the source (`source`)  seal the state, unless only rows are asked for; tell the target where the part lies
     at the target (`target`)  reserve a slot -> fetch the part, verified on arrival -> commit; rows wait for their copy
@@ -11,18 +11,17 @@ All agents fold the log, so an order reaches both ends; at the target it may com
 after it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from chicle_elastic.ids import ChunkId
+from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects
 from chicle_elastic.scheduling.codec import Count
 from chicle_elastic.transports.base import Region
 
 PLACES = "places"  # kind of the message in which a source says where chunks lie; its only field has the same name
-
-Order: TypeAlias = effects.PrecopyChunk | effects.CopyChunk
 
 
 class Part(Enum):
@@ -33,14 +32,25 @@ class Part(Enum):
     ALL = "all"
 
 
-def part_of(order: Order) -> Part:
-    """What the source offers: `ROWS`, or `ALL`, of which a target that has the rows fetches the state."""
-    return Part.ROWS if isinstance(order, effects.PrecopyChunk) else Part.ALL
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """Bring one chunk, or its rows ahead of it, from node to node."""
+
+    chunk: ChunkId
+    source: NodeId
+    target: NodeId
+    round: int
+    part: Part  # that the source offers: `ROWS`, or `ALL`, of which a target that has the rows fetches the state
+    number: int  # tells orders for the same part of a chunk apart; a later one has a higher number, or is a repetition
 
 
-def number_of(order: Order) -> int:
-    """Tells orders for the same part of a chunk apart; a later one has a higher number, or is a repetition."""
-    return order.number if isinstance(order, effects.PrecopyChunk) else order.round
+def orders_of(effect: effects.PrecopyChunks | effects.CopyChunks) -> Iterator[Order]:
+    """Yield the orders for each chunk of an effect."""
+    pair, round = {"source": effect.source, "target": effect.target}, effect.round
+    numbers = effect.numbers if isinstance(effect, effects.PrecopyChunks) else (round,) * len(effect.chunks)
+    part = Part.ROWS if isinstance(effect, effects.PrecopyChunks) else Part.ALL
+    for chunk, number in zip(effect.chunks, numbers, strict=True):
+        yield Order(chunk=chunk, **pair, round=round, part=part, number=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,11 @@ from typing import Any
 
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
-from chicle_elastic.cluster.transfer.protocol import PLACES, Order, Part, Place, Places, number_of, part_of
+from chicle_elastic.cluster.transfer.protocol import PLACES, Order, Part, Place, Places
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import codec
+from chicle_elastic.scheduling.together import by_key
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.transports.base import Region
 from chicle_elastic.transports.checksum import fastest_crc32
@@ -109,7 +110,7 @@ class TransferSource:
         orders, self._orders = self._orders, []
         # Each seal is used once: an order that comes again, because the copy was damaged, gets a new one.
         are_sealed = [
-            part_of(order) is Part.ROWS or self._sealed.pop(order.chunk, None) == version for order, version in orders
+            order.part is Part.ROWS or self._sealed.pop(order.chunk, None) == version for order, version in orders
         ]
 
         def places() -> list[tuple[NodeId, Place]]:
@@ -125,8 +126,8 @@ class TransferSource:
 
     def _place(self, order: Order, version: StateVersion, *, is_sealed: bool) -> Place:
         """Where what was ordered lies, its state sealed, or why it cannot be given."""
-        chunk, part = order.chunk, part_of(order)
-        place = Place(chunk=chunk, part=part, number=number_of(order))
+        chunk, part = order.chunk, order.part
+        place = Place(chunk=chunk, part=part, number=order.number)
         try:
             if part is Part.ROWS:
                 hit("rows.before_told", chunk=chunk)
@@ -140,11 +141,8 @@ class TransferSource:
         return replace(place, region=Region(address.arena, address.slot * self._store.slot_bytes, size_bytes))
 
     def _say(self, places: Sequence[tuple[NodeId, Place]]) -> None:
-        said: dict[NodeId, list[Place]] = {}
-        for node, place in places:
-            self._places.setdefault(node, {})[place.chunk] = place
-            said.setdefault(node, []).append(place)
-        for node, news in said.items():
+        for node, news in by_key(places).items():
+            self._places.setdefault(node, {}).update((place.chunk, place) for place in news)
             self._tell(node, news)
 
     def _tell(self, node: NodeId, places: Iterable[Place]) -> None:

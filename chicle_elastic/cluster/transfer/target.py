@@ -1,7 +1,7 @@
 """What a node does as the target of chunks: it fetches what is ordered, once the source has said where that lies.
 
-    PrecopyChunk   ordered -> fetching -> whole: the rows wait in their slot for a copy, or are given back
-    CopyChunk      takes over the slot of its rows, whole or not -> fetching -> committed, or given back
+    PrecopyChunks  ordered -> fetching -> whole: the rows wait in their slot for a copy, or are given back
+    CopyChunks     takes over the slot of its rows, whole or not -> fetching -> committed, or given back
 
 A slot is taken over or given back as soon as no worker thread writes there any more. An answer to a pre-copy is an
 event for all agents, so there is one for all orders of a node, when the last of them has ended; and a boundary waits
@@ -19,11 +19,11 @@ from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.peers import Peer
 from chicle_elastic.cluster.transfer.acknowledgements import Acknowledgements
 from chicle_elastic.cluster.transfer.fetcher import Fetch, Fetcher, portions
-from chicle_elastic.cluster.transfer.protocol import PLACES, Order, Part, Place, Places, number_of, part_of
+from chicle_elastic.cluster.transfer.protocol import PLACES, Order, Part, Place, Places
 from chicle_elastic.cluster.transfer.result_batch import ResultBatch
 from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling import codec, effects, events
+from chicle_elastic.scheduling import codec, events
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.transports.selector import Endpoints, TransportSelector
@@ -44,7 +44,7 @@ class _Arriving:
     @property
     def is_copy(self) -> bool:
         """Whether the whole chunk was ordered."""
-        return part_of(self.order) is Part.ALL
+        return self.order.part is Part.ALL
 
     @property
     def is_pending(self) -> bool:
@@ -100,7 +100,7 @@ class TransferTarget:
     def fetch(self, order: Order) -> None:
         """Fetch a chunk or its rows, once the source has said where they lie; rows that are here are not fetched."""
         arriving = self._arriving.get(order.chunk)
-        if arriving is not None and not arriving.is_copy and part_of(order) is Part.ALL:
+        if arriving is not None and not arriving.is_copy and order.part is Part.ALL:
             arriving.order, arriving.then = order, None
             self._answer_soon()  # the rows are not waited for any more
         else:
@@ -175,11 +175,11 @@ class TransferTarget:
         endpoints_of: dict[NodeId, Endpoints] = {}
         for arriving in list(self._arriving.values()):
             order = arriving.order
-            key = order.source, order.chunk, part_of(order)
+            key = order.source, order.chunk, order.part
             if arriving.fetch is not None or not arriving.is_pending or key not in self._places:
                 continue
             place, endpoints = self._places[key]
-            if place.number != number_of(order):
+            if place.number != order.number:
                 continue
             del self._places[key]
             if place.region is None:
@@ -198,7 +198,7 @@ class TransferTarget:
         for fetch in fetches:
             arriving = self._arriving[fetch.order.chunk]
             arriving.fetch = None
-            if part_of(fetch.order) is Part.ROWS:
+            if fetch.order.part is Part.ROWS:
                 hit("rows.arrived", chunk=fetch.order.chunk)
                 arriving.num_ahead = fetch.num_ahead
             if arriving.then is not None:
@@ -210,7 +210,7 @@ class TransferTarget:
             elif fetch.version is not None:
                 self._commit(arriving, fetch.version)
             else:
-                self._precopied.append(number_of(fetch.order))
+                self._precopied.append(fetch.order.number)
                 self._answer_soon()
 
     def _commit(self, arriving: _Arriving, version: StateVersion) -> None:
@@ -239,7 +239,7 @@ class TransferTarget:
         self._answer_soon()
 
     def _fail(self, order: Order, reason: str) -> None:
-        if isinstance(order, effects.CopyChunk):
+        if order.part is Part.ALL:
             self._answers.say(
                 events.CopyFailed(
                     chunk=order.chunk, source=order.source, target=order.target, round=order.round, reason=reason
@@ -265,7 +265,7 @@ class TransferTarget:
             self._precopied.clear()
             self._not_precopied.clear()
             came = set(whole)
-            self._rows_are_here([one.order.chunk for one in rows if number_of(one.order) in came])
+            self._rows_are_here([one.order.chunk for one in rows if one.order.number in came])
             self._answers.say(events.PrecopiesEnded(node=self._node, whole=whole, failed=failed))
 
 

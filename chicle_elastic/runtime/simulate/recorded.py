@@ -208,12 +208,12 @@ class _Reader:
                 self._round_began_s[effect.round] = now_s
             case effects.LoadChunks():
                 self._loads.setdefault(effect.node, (now_s, now_s, 0))
-            case effects.CopyChunk():
-                self._ordered_s["copy", effect.chunk, effect.target] = now_s
-            case effects.PrecopyChunk():
-                self._precopies[effect.number] = effect.chunk, now_s
-            case effects.CommitChunk():
-                self._num_moved += 1
+            case effects.CopyChunks():
+                self._ordered_s.update((("copy", chunk, effect.target), now_s) for chunk in effect.chunks)
+            case effects.PrecopyChunks():
+                self._precopies.update(zip(effect.numbers, ((chunk, now_s) for chunk in effect.chunks), strict=True))
+            case effects.CommitChunks():
+                self._num_moved += len(effect.chunks)
             case effects.ReleaseNode() if effect.node in self._names:
                 self._node(effect.node).released_s = now_s
                 del self._names[effect.node]

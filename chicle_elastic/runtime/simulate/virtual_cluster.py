@@ -287,28 +287,30 @@ class VirtualCluster:
         """The node loads one chunk after the other."""
         self._loads.setdefault((effect.node, effect.round), []).extend(effect.chunks)
 
-    def copy_chunk(self, effect: effects.CopyChunk) -> None:
-        """The chunk travels with what else goes from one node to the other."""
-        self._copies.setdefault((effect.source, effect.target, effect.round), []).append(effect.chunk)
+    def copy_chunks(self, effect: effects.CopyChunks) -> None:
+        """The chunks travel with what else goes from one node to the other."""
+        self._copies.setdefault((effect.source, effect.target, effect.round), []).extend(effect.chunks)
 
-    def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
-        """As `copy_chunk`, on a lane that delays no other."""
-        self._precopies.setdefault((effect.source, effect.target), []).append((effect.chunk, effect.number))
-        self._precopy_numbers[effect.target, effect.chunk] = effect.number
+    def precopy_chunks(self, effect: effects.PrecopyChunks) -> None:
+        """As `copy_chunks`, on a lane that delays no other."""
+        ordered = list(zip(effect.chunks, effect.numbers, strict=True))
+        self._precopies.setdefault((effect.source, effect.target), []).extend(ordered)
+        self._precopy_numbers.update(((effect.target, chunk), number) for chunk, number in ordered)
 
-    def commit_chunk(self, effect: effects.CommitChunk) -> None:
-        """Count it."""
-        self._chunks_moved += 1
+    def commit_chunks(self, effect: effects.CommitChunks) -> None:
+        """Count them."""
+        self._chunks_moved += len(effect.chunks)
 
-    def free_chunk(self, effect: effects.FreeChunk) -> None:
+    def free_chunks(self, effect: effects.FreeChunks) -> None:
         """Memory is given back at once."""
         node = self._nodes[effect.node]
         if not node.is_there:
             return
-        node.rows.discard(effect.chunk)
-        self._precopy_numbers.pop((effect.node, effect.chunk), None)
-        self.work.free(effect.chunk, effect.node)
-        self._frees.setdefault((effect.node, effect.round), []).append(effect.chunk)
+        for chunk in effect.chunks:
+            node.rows.discard(chunk)
+            self._precopy_numbers.pop((effect.node, chunk), None)
+            self.work.free(chunk, effect.node)
+        self._frees.setdefault((effect.node, effect.round), []).extend(effect.chunks)
 
     def attach_chunks(self, effect: effects.AttachChunks) -> None:
         """The task of the node is told."""

@@ -98,7 +98,7 @@ def test_state_is_fresh_only_once_and_only_where_it_was_loaded() -> None:
 
     placement.loads([ChunkId(0)])
     placement.loads([ChunkId(1)])
-    placement.copies(ChunkId(1))
+    placement.copies([ChunkId(1)])
     with pytest.raises(ContractError, match="iteration 0 in chunk 1"):
         check_here(page({0: ROWS, 1: ROWS}, before=0))
     check_here(page({0: ROWS}, before=0), page({1: ROWS}))

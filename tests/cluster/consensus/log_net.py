@@ -6,6 +6,7 @@ calmed down, the job must come to its end and every agent that is still there mu
 """
 
 import heapq
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from tests.cluster.consensus.log_agent import Agent
 from tests.cluster.consensus.log_iterations import Laps
 from tests.cluster.consensus.log_judge import BrokenPromiseError, judge_end
 from tests.cluster.consensus.log_link import Link
+from tests.scheduling.stage import parts
 
 MAX_ACTS = 60_000
 CHECK_S = 0.25
@@ -520,7 +522,7 @@ class Net:
         agent.recording.append(folded.entry)
         if not folded.is_live:
             return
-        for effect in folded.effects:
+        for effect in itertools.chain.from_iterable(map(parts, folded.effects)):
             if isinstance(effect, effects.FormRound) and agent.node in effect.members:
                 inventory = dict.fromkeys(agent.chunks, StateVersion(0, 0))
                 self.after(
@@ -532,18 +534,17 @@ class Net:
                 if agent.node == effect.members[0]:
                     self.after(self.delay_s(), self._formed, agent, effect)
             elif isinstance(effect, effects.LoadChunks) and effect.node == agent.node:
-                for chunk in effect.chunks:
-                    self.after(self.delay_s(), self._loaded, agent, chunk, effect.round)
-            elif isinstance(effect, effects.CopyChunk) and effect.target == agent.node:
+                self.after(self.delay_s(), self._loaded, agent, effect.chunks[0], effect.round)
+            elif isinstance(effect, effects.CopyChunks) and effect.target == agent.node:
                 self.after(self.delay_s(), self._copied, agent, effect)
-            elif isinstance(effect, effects.PrecopyChunk) and effect.target == agent.node:
+            elif isinstance(effect, effects.PrecopyChunks) and effect.target == agent.node:
                 key = "whole" if self.rng.random() < 0.8 else "failed"
-                ended = events.PrecopiesEnded(node=agent.node, **{key: (effect.number,)})
+                ended = events.PrecopiesEnded(node=agent.node, **{key: effect.numbers})
                 self.happened["rows ahead"] += 1
                 self.after(self.rng.random() * self.rng.choice((0.01, 0.3)), self._say, agent, ended)
-            elif isinstance(effect, effects.FreeChunk) and effect.node == agent.node:
-                agent.chunks.discard(effect.chunk)
-                freed = events.ChunksFreed(chunks=(effect.chunk,), node=agent.node, round=effect.round)
+            elif isinstance(effect, effects.FreeChunks) and effect.node == agent.node:
+                agent.chunks.discard(effect.chunks[0])
+                freed = events.ChunksFreed(chunks=effect.chunks, node=agent.node, round=effect.round)
                 self.after(self.delay_s(), self._say, agent, freed)
             elif isinstance(effect, effects.StartIteration):
                 self.laps.start(agent, effect)
@@ -568,17 +569,17 @@ class Net:
         agent.chunks.add(chunk)
         self._say(agent, events.ChunksLoaded(chunks=(chunk,), node=agent.node, round=round))
 
-    def _copied(self, agent: Agent, effect: effects.CopyChunk) -> None:
-        has_source = any(other.node == effect.source and effect.chunk in other.chunks for other in self.living())
+    def _copied(self, agent: Agent, effect: effects.CopyChunks) -> None:
+        has_source = any(other.node == effect.source and effect.chunks[0] in other.chunks for other in self.living())
         answer: events.Event
         if has_source:
-            agent.chunks.add(effect.chunk)
+            agent.chunks.add(effect.chunks[0])
             answer = events.ChunksCopied(
-                chunks=(effect.chunk,), source=effect.source, target=effect.target, round=effect.round
+                chunks=effect.chunks, source=effect.source, target=effect.target, round=effect.round
             )
         else:
             answer = events.CopyFailed(
-                chunk=effect.chunk, source=effect.source, target=effect.target, round=effect.round, reason="gone"
+                chunk=effect.chunks[0], source=effect.source, target=effect.target, round=effect.round, reason="gone"
             )
         self._say(agent, answer)
 

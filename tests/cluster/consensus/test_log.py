@@ -264,12 +264,12 @@ def answers_of(replica: Replica) -> list[events.Event]:
     for order in orders_of(replica):
         if isinstance(order, effects.FormRound) and order.round == replica.log.scheduler.round and replica.node == B:
             answers.append(events.RoundFormed(round=order.round, members=order.members))
-        elif isinstance(order, effects.CopyChunk) and order.target == replica.node:
+        elif isinstance(order, effects.CopyChunks) and order.target == replica.node:
             answers.append(
-                events.ChunksCopied(chunks=(order.chunk,), source=order.source, target=order.target, round=order.round)
+                events.ChunksCopied(chunks=order.chunks, source=order.source, target=order.target, round=order.round)
             )
-        elif isinstance(order, effects.FreeChunk) and order.node == replica.node:
-            answers.append(events.ChunksFreed(chunks=(order.chunk,), node=order.node, round=order.round))
+        elif isinstance(order, effects.FreeChunks) and order.node == replica.node:
+            answers.append(events.ChunksFreed(chunks=order.chunks, node=order.node, round=order.round))
     return answers
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from chicle_elastic.chunks import layout
 from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.transfer.protocol import Order, Part
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling import effects, events
@@ -71,7 +72,7 @@ def test_a_task_that_is_started_again_is_told_of_all_arenas(loop: EventLoop, sou
     """Also when memory was asked for while there was none."""
     assert source.num_arenas_told == 1
     source.memory.forget_task()
-    copy = effects.CopyChunk(chunk=ChunkId(1), source=THERE, target=HERE, round=3)
+    copy = Order(chunk=ChunkId(1), source=THERE, target=HERE, round=3, part=Part.ALL, number=3)
     source.memory.fetch(copy)
     loop.turn(0.0)
     assert source.num_arenas_told == 1
@@ -82,7 +83,7 @@ def test_a_task_that_is_started_again_is_told_of_all_arenas(loop: EventLoop, sou
 
 def test_a_copy_from_a_node_that_is_lost_gets_its_answer(loop: EventLoop, source: Node) -> None:
     """Its link broke before the order came, so that nothing would ever come of it."""
-    source.memory.fetch(effects.CopyChunk(chunk=ChunkId(1), source=THERE, target=HERE, round=3))
+    source.memory.fetch(Order(chunk=ChunkId(1), source=THERE, target=HERE, round=3, part=Part.ALL, number=3))
     source.memory.lose_source(NodeId("n2"))
     loop.turn(0.0)
     assert source.answers == []
@@ -97,14 +98,14 @@ def test_a_copy_from_a_node_that_is_lost_gets_its_answer(loop: EventLoop, source
 def test_orders_that_wait_for_memory_are_failed_with_their_source(loop: EventLoop, source: Node) -> None:
     """And only those: an order that comes later may be for the same node, which is back."""
     later = NodeId("n3")
-    source.memory.fetch(effects.CopyChunk(chunk=ChunkId(1), source=THERE, target=HERE, round=3))
+    source.memory.fetch(Order(chunk=ChunkId(1), source=THERE, target=HERE, round=3, part=Part.ALL, number=3))
     source.memory.lose_source(THERE)
     assert source.answers == []
     assert not source.memory.is_quiet
     turn_until(lambda: bool(source.answers), loop)
     [answer] = source.answers
     assert isinstance(answer, events.CopyFailed)
-    source.memory.fetch(effects.CopyChunk(chunk=ChunkId(1), source=later, target=HERE, round=4))
+    source.memory.fetch(Order(chunk=ChunkId(1), source=later, target=HERE, round=4, part=Part.ALL, number=4))
     turn_until(lambda: source.memory.under_way["wait for memory"] == 0, loop)
     assert source.memory.under_way["copies"] == 1
 
@@ -112,9 +113,9 @@ def test_orders_that_wait_for_memory_are_failed_with_their_source(loop: EventLoo
 def test_what_has_come_is_told_with_what_is_still_to_come(pair: Pair) -> None:
     """A boundary waits for the last copy. One that can never come is nothing to wait for."""
     target = pair.target
-    never = effects.CopyChunk(chunk=ChunkId(1), source=NodeId("n2"), target=THERE, round=3)
+    never = Order(chunk=ChunkId(1), source=NodeId("n2"), target=THERE, round=3, part=Part.ALL, number=3)
     target.memory.fetch(never)
-    pair.order(effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3))
+    pair.order(Order(chunk=CHUNK, source=HERE, target=THERE, round=3, part=Part.ALL, number=3))
     pair.turn_until(lambda: CHUNK in target.memory.store)
     pair.loop.turn(0.0)
     assert target.answers == []
@@ -127,7 +128,7 @@ def test_what_has_come_is_told_with_what_is_still_to_come(pair: Pair) -> None:
 def test_the_task_is_told_of_rows_that_came_ahead(pair: Pair) -> None:
     """Once; by then it has the arena that they are in."""
     target = pair.target
-    pair.order(effects.PrecopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3, number=1))
+    pair.order(Order(chunk=CHUNK, source=HERE, target=THERE, round=3, part=Part.ROWS, number=1))
     assert pair.answers() == [events.PrecopiesEnded(node=THERE, whole=(1,), failed=())]
     place = target.memory.store.address(CHUNK)
     arena, ahead = target.told
@@ -142,7 +143,7 @@ def test_a_state_that_is_sealed_ahead_is_sealed_again_once_it_may_have_changed(l
     assert state.size
 
     def serve(round: int, version: StateVersion) -> None:
-        order = effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=round)
+        order = Order(chunk=CHUNK, source=HERE, target=THERE, round=round, part=Part.ALL, number=round)
         [place] = pair.serve(order, version)["places"]
         assert place["region"] is not None
         assert layout.verify_state(bytes_in_slot(store, CHUNK), where="the slot") == version
@@ -171,7 +172,7 @@ def test_a_state_that_is_sealed_ahead_is_sealed_again_once_it_may_have_changed(l
 
 def test_where_a_chunk_lies_is_said_on_every_new_link(loop: EventLoop, source: Node) -> None:
     """Two nodes that joined at one boundary have none yet, and what is said on one that breaks may be lost."""
-    order = effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3)
+    order = Order(chunk=CHUNK, source=HERE, target=THERE, round=3, part=Part.ALL, number=3)
     source.memory.serving.serve(order, version=StateVersion(2, 7))
     turn_until(lambda: source.tries, loop)
     assert (source.tries, source.said) == ([THERE], [])
@@ -185,7 +186,7 @@ def test_where_a_chunk_lies_is_said_on_every_new_link(loop: EventLoop, source: N
     assert place["region"] is not None
     source.memory.peer_up(THERE)
     assert len(source.said) == 2
-    other_round = effects.CopyChunk(chunk=CHUNK, source=HERE, target=NodeId("n2"), round=4)
+    other_round = Order(chunk=CHUNK, source=HERE, target=NodeId("n2"), round=4, part=Part.ALL, number=4)
     source.memory.serving.serve(other_round, version=StateVersion(2, 7))
     source.memory.peer_up(THERE)
     assert len(source.said) == 2, "nobody waits for what was said in an earlier round"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.cluster.net import fault_points
-from chicle_elastic.cluster.transfer.protocol import Order
+from chicle_elastic.cluster.transfer.protocol import Order, Part
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
@@ -16,8 +16,8 @@ from tests.chunk_slots import bytes_in_slot, chunk_in_slot
 from tests.cluster.transfer.transfer_nodes import CHUNK, OTHER, SOURCE, TARGET, Pair
 from tests.timeouts import timeout_s
 
-ROWS = effects.PrecopyChunk(chunk=CHUNK, source=SOURCE, target=TARGET, round=3, number=1)
-COPY = effects.CopyChunk(chunk=CHUNK, source=SOURCE, target=TARGET, round=4)
+ROWS = Order(chunk=CHUNK, source=SOURCE, target=TARGET, round=3, part=Part.ROWS, number=1)
+COPY = Order(chunk=CHUNK, source=SOURCE, target=TARGET, round=4, part=Part.ALL, number=4)
 COPIED = events.ChunksCopied(chunks=(CHUNK,), source=SOURCE, target=TARGET, round=4)
 
 
@@ -71,7 +71,7 @@ def test_a_copy_fetches_the_state_where_the_rows_are_and_all_where_they_are_not(
     pair.order(COPY)
     assert pair.answers() == [COPIED]
     assert bytes(bytes_in_slot(pair.target.store, CHUNK))[: len(whole) // 2] == whole[: len(whole) // 2]
-    pair.target.memory.free(effects.FreeChunk(chunk=CHUNK, node=TARGET, round=4))
+    pair.target.memory.free(effects.FreeChunks(chunks=(CHUNK,), node=TARGET, round=4))
     assert pair.answers() == [events.ChunksFreed(chunks=(CHUNK,), node=TARGET, round=4)]
     pair.order(COPY)
     [answer] = pair.answers()
@@ -124,7 +124,7 @@ def test_a_pre_copy_that_is_withdrawn_gives_its_slot_back_when_nothing_writes_th
     pair: Pair, gate: Callable[..., Gate]
 ) -> None:
     """Whole, or while it arrives; it has no answer of its own then."""
-    free = effects.FreeChunk(chunk=CHUNK, node=TARGET, round=3)
+    free = effects.FreeChunks(chunks=(CHUNK,), node=TARGET, round=3)
     freed = events.ChunksFreed(chunks=(CHUNK,), node=TARGET, round=3)
     held = gate("rows.before_fetch")
     pair.order(ROWS)
@@ -163,7 +163,7 @@ def test_rows_that_have_not_begun_to_come_fail_with_their_source(pair: Pair) -> 
 def test_where_rows_lie_is_said_on_every_new_link_until_they_are_copied(pair: Pair) -> None:
     """Also in the next round: the target may have got the order after the link broke on which it was said."""
     pair.serve(ROWS)
-    pair.serve(effects.CopyChunk(chunk=OTHER, source=SOURCE, target=NodeId("n2"), round=4))
+    pair.serve(Order(chunk=OTHER, source=SOURCE, target=NodeId("n2"), round=4, part=Part.ALL, number=4))
     pair.source.said.clear()
     pair.source.memory.peer_up(TARGET)
     [fields] = pair.source.said
@@ -179,7 +179,7 @@ def test_where_rows_lie_is_said_on_every_new_link_until_they_are_copied(pair: Pa
 
 def test_all_rows_that_a_node_waits_for_have_one_answer(pair: Pair) -> None:
     """Each answer is an event for all agents: it comes when the last rows have come, or have failed."""
-    pair.target.memory.fetch(effects.PrecopyChunk(chunk=OTHER, source=NodeId("n2"), target=TARGET, round=3, number=2))
+    pair.target.memory.fetch(Order(chunk=OTHER, source=NodeId("n2"), target=TARGET, round=3, part=Part.ROWS, number=2))
     pair.order(ROWS)
     pair.turn_until(lambda: pair.target.memory.under_way["fetches"] == 1)
     pair.turn_until(lambda: pair.target.memory.under_way["fetches"] == 0)
@@ -205,7 +205,7 @@ def test_what_a_node_said_before_it_was_lost_is_void(pair: Pair) -> None:
 def test_the_word_for_another_order_is_not_taken(pair: Pair) -> None:
     """An order waits for the word with its number; that of an earlier one may come late."""
     pair.target.memory.fetch(COPY)
-    earlier = effects.CopyChunk(chunk=CHUNK, source=SOURCE, target=TARGET, round=3)
+    earlier = Order(chunk=CHUNK, source=SOURCE, target=TARGET, round=3, part=Part.ALL, number=3)
     for order in (earlier, ROWS):
         pair.target.memory.places(pair.source.peer, pair.serve(order))
         pair.turn_until(lambda: pair.target.memory.under_way["wait for memory"] == 0)
@@ -217,7 +217,7 @@ def test_the_word_for_another_order_is_not_taken(pair: Pair) -> None:
 
 def test_a_source_that_has_no_such_chunk_says_so(pair: Pair) -> None:
     """A copy fails with its words; of rows it is enough that they do not come."""
-    pair.source.memory.free(effects.FreeChunk(chunk=CHUNK, node=SOURCE, round=3))
+    pair.source.memory.free(effects.FreeChunks(chunks=(CHUNK,), node=SOURCE, round=3))
     pair.order(ROWS)
     assert pair.answers() == [events.PrecopiesEnded(node=TARGET, failed=(1,))]
     pair.order(COPY)
