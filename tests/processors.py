@@ -5,7 +5,8 @@
 OpenBLAS and numba choose code by the processor, so every processor rounds in its own way. OPENBLAS_CORETYPE and
 NUMBA_CPU_NAME make this processor round as older ones do. Each kernel gets a process of its own without any inherited
 OPENBLAS_*. That process, and each worker of pytest-xdist, checks that NumPy and SciPy got the kernel: this module is
-the plugin of pytest that does so. A kernel that cannot run here is named with its reason.
+the plugin of pytest that does so. A kernel that is left out is named with its reason: it cannot run here, or, with
+--short, it is the one that OpenBLAS takes in this environment, with which `make test` runs the same tests.
 """
 
 import argparse
@@ -60,17 +61,23 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"tests of {expected} got {', '.join(found) or 'no OpenBLAS'}")
 
 
-def why_skipped(kernel: str) -> str:
-    """Return the reason that a kernel cannot run here; "" if it can."""
+def kernels_found(environ: dict[str, str]) -> list[str]:
+    """Return the architectures that a process with this environment finds."""
+    program = "import json; from tests.processors import architectures; print(json.dumps(architectures()))"
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, env=environ, check=True, capture_output=True).stdout
+    return list(json.loads(found))
+
+
+def why_skipped(kernel: str, *, is_short: bool) -> str:
+    """Return the reason that a kernel is left out; "" if it is not."""
     cpuinfo = Path("/proc/cpuinfo")
     flags = set(cpuinfo.read_text(encoding="utf-8").split()) if cpuinfo.exists() else set()
     if missing := KERNELS[kernel] - flags:
         return f"the processor lacks {', '.join(sorted(missing))}"
-    program = "import json; from tests.processors import architectures; print(json.dumps(architectures()))"
-    environ = environment(OPENBLAS_CORETYPE=kernel)
-    found = json.loads(
-        subprocess.run([sys.executable, "-c", program], env=environ, check=True, capture_output=True).stdout
-    )
+    if is_short and kernels_found(dict(os.environ)) == [kernel]:
+        return "make test runs the same tests with it here"
+    found = kernels_found(environment(OPENBLAS_CORETYPE=kernel))
     return "" if found == [kernel] else f"not in this build of OpenBLAS, which reports {', '.join(found) or 'nothing'}"
 
 
@@ -90,7 +97,11 @@ def run(tests: list[str], **variables: str) -> tuple[bool, float]:
 def main() -> int:
     """Run the tests with each kernel; return 1 if any of them failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--short", action="store_true", help=f"only {', '.join(SHORT)}, and only tests of solvers")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help=f"only solvers, and of {', '.join(SHORT)} those that make test does not run",
+    )
     arguments, others = parser.parse_known_args()
     tests = [*others, *([SOLVERS] if arguments.short else [SOLVERS, ESTIMATORS])]
     report, has_failed = [], False
@@ -101,7 +112,7 @@ def main() -> int:
         report.append(f"{name}: {'passed' if is_passed else 'FAILED'} in {seconds:.0f} s")
 
     for kernel in SHORT if arguments.short else KERNELS:
-        if reason := why_skipped(kernel):
+        if reason := why_skipped(kernel, is_short=arguments.short):
             report.append(f"{kernel}: skipped, {reason}")
             continue
         print(f"OpenBLAS kernel {kernel}:", flush=True)
