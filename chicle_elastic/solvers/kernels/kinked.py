@@ -129,9 +129,7 @@ def _products(rows, lengths, sign, intercept, vector, products):
 
 @register_jitable(**LEAN)
 def _solve(matrix, gradient, direction):
-    """Solve matrix @ direction = -gradient by Cholesky's factor, which takes the matrix' place; returns whether it is
-    one.
-    """
+    """Solve matrix @ direction = -gradient by Cholesky's factor, in the matrix' place; say whether it is one."""
     size = len(gradient)
     for j in range(size):
         for other in range(j):

@@ -206,9 +206,7 @@ def is_settled(loss, margin, alpha, upper):
 
 @by_loss
 def pull(loss, margin, alpha, upper):
-    """Derivative of -D by the size of the dual, which keeps it at 0 where positive, at its bound where negative; 0
-    without bounds.
-    """
+    """Find the derivative of -D by the size of the dual: above 0 it keeps it at 0, below 0 at its bound; 0 without."""
 
     def squared_hinge(loss, margin, alpha, upper):
         return margin - 1.0 + 0.5 * alpha / upper

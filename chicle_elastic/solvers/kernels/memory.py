@@ -52,9 +52,7 @@ def item_size(typingctx, like):
 
 @intrinsic
 def load(typingctx, address, index, like):
-    """Load the value at `index` (uintp) behind `address` (uint64), of the dtype of `like`; 16-bit floats become
-    float32.
-    """
+    """Load the value at `index` behind an address, of the dtype of `like`; 16-bit floats become float32."""
     result = types.float32 if is_half(like) else like
 
     def codegen(context, builder, signature, args):

@@ -183,9 +183,7 @@ class CertifiedTrainer(Trainer):
 
 
 def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
-    """One output for two classes, else one per class; `num_classes` where target codes tell more than the class. A
-    UsageError where targets are not class codes.
-    """
+    """Return one output for two classes, else one per class; `num_classes` where codes tell more than the class."""
     num_classes = schema.num_classes if num_classes is None else num_classes
     if schema.target_dtype != "int32" or num_classes < 2:
         raise UsageError(

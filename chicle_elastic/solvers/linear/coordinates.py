@@ -45,10 +45,7 @@ class Method(IntEnum):
 
 
 class CoordinatePasses:
-    """Makes the passes of one solver, for as long as it lives.
-
-    One class because each pass leaves what the next one begins with: duals left out, gaps, the race, Newton's steps.
-    """
+    """Makes the passes of a solver. Each leaves what the next begins with: duals left out, gaps, the race, steps."""
 
     def __init__(
         self,
@@ -110,9 +107,7 @@ class CoordinatePasses:
         self._goal = AGAIN * self.tol
 
     def run(self, model: Array, budget: Budget) -> Update:
-        """Make a pass over the local samples, or `budget.samples` of them; alone several, or Newton steps in turns. A
-        DataError says that a feature is NaN or infinite.
-        """
+        """Make a pass over the local samples, or `budget.samples` of them; alone several, or Newton steps in turns."""
         if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
             self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
         elif self.last_gap == math.inf and self._race is None and self._newton_begins:

@@ -54,11 +54,7 @@ class Descent:
         self._counts[:, kernels.ACTIVE] = self._orders.shape[1]
 
     def run(self, start: Array, budget: Budget, *, num_threads: int) -> tuple[Array, Array]:
-        """Make a pass over the local rows, or `budget.samples` of them, from a w, shape (outputs, num_features + 1).
-
-        Returns the new w, and rows processed per chunk, shape (num_chunks,); a DataError where a feature is NaN or
-        infinite.
-        """
+        """Make a pass over the local rows, or `budget.samples`, from a w (outputs, D); returns w and rows per chunk."""
         tables, local = self._local.tables, self._local
         vectors, stats = [start.copy() for _ in range(num_threads)], self._new_stats(num_threads)
         scale = float(budget.num_tasks * num_threads)

@@ -38,10 +38,9 @@ class KinkedNewton:
         self._stats = np.zeros((len(w), kernels.NUM_STATS))
         self._stats[:, [kernels.GAP, kernels.LEFT]] = np.inf
         self._stats[:, kernels.DUAL] = local.dual_sums
-        size = w.shape[1]
-        self._room = np.empty((size, size)), np.empty((kernels.NUM_VECTORS, size))
+        size, of_rows = w.shape[1], np.empty((2, local.tables.num_rows))
+        self._room = np.empty((size, size)), np.empty((kernels.NUM_VECTORS, size)), of_rows
         self._duals = np.array([local.duals(k) for k in range(len(w))])
-        self._of_rows = np.empty((2, local.tables.num_rows))
 
     @property
     def work(self) -> float:
@@ -93,24 +92,9 @@ class KinkedNewton:
         """Take steps until all outputs are at their goal, or a number of them; more where a certificate says so."""
         local, tables = self._local, self._local.tables
         goal = self._tol if (self.relative_gaps > self._tol).any() else 0.0
-        kernels.newton_steps(
-            tables.rows,
-            tables.samples.lengths,
-            local.intercept,
-            local.signs,
-            local.upper,
-            0.5 * local.loss.most_slope,
-            goal,
-            MOST_LEFT,
-            STEPS_PER_ITERATION,
-            budget.stop.memory,
-            *self._room,
-            self._of_rows,
-            self._points,
-            self._w,
-            self._duals,
-            self._stats,
-        )
+        where = tables.rows, tables.samples.lengths, local.intercept, local.signs, local.upper
+        how = 0.5 * local.loss.most_slope, goal, MOST_LEFT, STEPS_PER_ITERATION, budget.stop.memory
+        kernels.newton_steps(*where, *how, *self._room, self._points, self._w, self._duals, self._stats)
 
     def write_duals(self) -> None:
         """Leave the best duals in the chunks."""

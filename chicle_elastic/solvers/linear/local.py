@@ -82,10 +82,7 @@ MADE_OF_ROWS = "rows", "upper", "targets", "ticks", "signs", "counted"
 
 
 class LocalPart:
-    """Keep what passes read of the rows of some chunks: a matrix, bounds, targets and duals.
-
-    The local chunks are cut into `num_parts`, which share the memory that copies may take.
-    """
+    """Keep what passes read of the rows of some chunks: of `num_parts`, which share the memory of copies."""
 
     tables: LocalTables
 
@@ -200,10 +197,7 @@ class LocalPart:
 
 
 class LocalData(LocalPart):
-    """Keep what is made of all chunks of one solver, inside an iteration, when they may be read, until some come or go.
-
-    `chunks` are changed by the solver, `loss` is that of duals in them, where there are some.
-    """
+    """Keep what is made of all chunks of one solver, inside an iteration, until some come or go."""
 
     def __init__(
         self,
@@ -284,9 +278,7 @@ class LocalData(LocalPart):
         return np.zeros(self.tables.num_outputs)
 
     def check_rows(self, num_visited: int) -> None:
-        """Look at the norms that passes have found so far, until all are known; a DataError names one that has a NaN or
-        an infinity.
-        """
+        """Look at the norms found so far, until all are known; a DataError names a row with a NaN or an infinity."""
         if not self._are_rows_checked:
             norms = [note.norms for note in self.tables.notes]
             if not all(np.isfinite(each.max()) for each in norms):  # a NaN is the maximum

@@ -101,19 +101,12 @@ def packed_solve(factor: Array, right: Array) -> Array:
 
 
 def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
-    """Say whether products of the entries of sparse rows take less time than those of rows made dense.
-
-    An entry's product takes 0.5 ns (mean_entries^2 / 2 of them in a row); BLAS 1/30 ns for each of size^2, and 3 ns a
-    value to make rows dense.
-    """
+    """Say whether products of entries (0.5 ns each) take less than those of dense rows (BLAS 1/30 ns, 3 ns to make)."""
     return mean_entries * mean_entries <= size * (size / 8 + 12)
 
 
 def is_rough_copy_cheaper(mean_entries: float, size: int) -> bool:
-    """Whether products of all rows take less time with a dense copy in float32, once there is one.
-
-    An entry's product takes 0.6 ns, BLAS 1/30 ns for each of size^2 / 2, and 0.3 ns a value to scale.
-    """
+    """Say the same of a dense copy in float32 that is there: 0.6 ns an entry's product, 0.3 ns a value to scale."""
     return mean_entries * mean_entries > size * (size / 18 + 1)
 
 
@@ -130,9 +123,7 @@ def add_dense_products(
     # C-contiguous then
     scale_rows: Callable[..., None] | None = None,
 ) -> bool:
-    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied. Returns False, and adds nothing, where a
-    rough sum is beyond float32.
-    """
+    """Add sum_i weights_i x_i x_i^T; returns False, and adds nothing, where a rough sum is beyond float32."""
     dtype = np.float32 if is_rough else np.float64
     scales = np.sqrt(weights).astype(dtype, copy=False)
     # A last column of zeros adds a last row of zeros, and the triangle without it comes first in `out`.

@@ -125,9 +125,7 @@ class ProgressState:
         return self.encode().astype(dtype or np.float64, copy=False)
 
     def ready(self) -> Self:
-        """Make this state what a task would decode of its vector, and return it: no array that is not kept, and none
-        that is a part of another, which may be a sum whose memory is used again.
-        """
+        """Make this state what a task would decode of its vector: arrays are kept ones, and no part of another."""
         plan, kept = _plan(type(self)), self.kept()
         for name, read in plan.scalars.items():
             setattr(self, name, read(getattr(self, name)))

@@ -185,9 +185,7 @@ class NewtonRows:
         return (columns[:-1] if has_column else columns), has_column
 
     def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
-        """Copy rows and columns of these numbers, both ascending (no columns for all); rough in float32, maybe
-        infinite.
-        """
+        """Copy rows and columns (none for all) of these numbers, both ascending; rough in float32, maybe infinite."""
         if is_rough and self._in_float32 is not None:
             return self._in_float32.dense(which, columns, is_rough=True)
         features, has_column = self._split(columns)

@@ -37,9 +37,7 @@ class LinearSolver(NewtonSolver):
         self._rebuilt = None
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """Make at least one pass over the local rows, each of which counts once; a DataError names one that has a NaN
-        or an infinity.
-        """
+        """Make at least one pass over the local rows, each of which counts once."""
         self._rebuilt = None
         if not self.trainer.reads_all(budget.progress):
             return self._solve_working_set(WorkingSetState.look(budget.progress), model, budget)

@@ -52,17 +52,12 @@ class Columns:
         curvatures: Array,  # shape (num_rows,), float64
         v: Array,  # Their sums, sum_i a_i x_i, shape (D,), float64
         start: Array,  # w, shape (D,), float64
-        *,
         damping: Array,  # added to the second derivatives of the model along each weight, shape (D,), float64
         accuracy: float,  # share of what slopes are off, all together, that may be left
         limit: float,  # work after which to give up
         budget: Budget,  # says when to stop at the next chance
     ) -> tuple[Array, bool]:
-        """Find the step to where the second order model with the penalties is least; 0 beyond all numbers.
-
-        Returns:
-            The step, and whether it was given up.
-        """
+        """Find the step to where the second order model with the penalties is least, and whether it was given up."""
         gradients, l1, w = v - self._l2 * start, self._l1, start.copy()
         off = np.where(w != 0, np.abs(gradients - l1 * np.sign(w)), np.maximum(np.abs(gradients) - l1, 0.0))
         goal = accuracy * float(off.sum())
@@ -113,11 +108,7 @@ class Columns:
         w: Array,  # OUT
         residuals: Array,  # OUT
     ) -> float:
-        """Go to where the model is least with the signs that the weights have, or until one becomes 0 on the way.
-
-        Returns:
-            The work at most.
-        """
+        """Go to where the model is least with the weights' signs, or until one is 0; returns the work at most."""
         places = np.flatnonzero((w != 0) & (diagonal > 0))
         start, l1, l2, diagonal = w[places], self._l1[places], l2[places], diagonal[places]
         signs, columns, shape = np.sign(start), self._of(places), (len(places), len(places))

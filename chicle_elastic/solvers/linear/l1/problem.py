@@ -129,14 +129,7 @@ class L1Penalty:
         return best, primal - credible(max(highest, 0.0), primal)
 
     def lack(self, w: Array, v: Array, of_losses: float, primal: float, size: float) -> float:
-        """Return P - D of duals as they are, or of a multiple of them that is feasible.
-
-        Args:
-            w, v: The point, and sum_i c_i a_i x_i of the duals.
-            of_losses: Sum of losses, less dual values and <w, v>.
-            primal: P.
-            size: What makes D exact where it is a parabola along the ray: the sum of c_i a_i^2 / 4; else 0.
-        """
+        """Return P - D of duals, or of a feasible multiple; `size` is the sum of c_i a_i^2 / 4 of a parabola, or 0."""
         lack = of_losses + dot(self.l1 * np.abs(w) + (0.5 * self.l2 * w - v) * w, np.ones(len(w)))
         if self.l2:
             return lack + self.conjugate(v)
@@ -288,9 +281,7 @@ class L1Problem(Problem):
         return bool(w[:-1].any()) or largest(self._centred(output, v)) <= self.penalty_of(state).l1
 
     def _begin_solution(self, state: NewtonState, output: OutputState, w: Array, v: Array) -> Array:
-        """From the columns of one task, from products of a working set, or from those that are known and good enough;
-        returns w.
-        """
+        """Begin one, from columns of one task, products of a working set, or products known and good enough."""
         output.residual = v.copy()
         if state.block_columns == 0 and state.is_alone:
             output.phase = NewtonPhase.COLUMNS
@@ -321,9 +312,7 @@ class L1Problem(Problem):
         return output.damping * output.diagonal
 
     def solved(self, state: NewtonState, output: OutputState, w: Array, found: Array | None = None) -> Array:
-        """Go on with products that were `found` for the working set, or a direction from columns, or the known
-        products: to where the second order model is least; returns w, which is there where that is the last step.
-        """
+        """Go on with products or a direction that were `found`, or products known, to the least of the model."""
         if output.phase is NewtonPhase.COLUMNS and found is not None:
             if not state.is_alone:  # another task has come while this one was at work
                 return self._begin_solution(state, output, w, output.residual)

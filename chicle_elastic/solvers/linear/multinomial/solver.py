@@ -115,9 +115,9 @@ class MultinomialSolver(NewtonSolver):
         return [np.zeros((K, part.rows.num_rows), np.float32 if is_rough else np.float64) for part in self._threads]
 
     def _sums(self, W: Array, known: Sequence[Array] = (), *, is_rough: bool = False) -> tuple[Array, Array, Array]:
-        """Sum up loss and entropy, the gradient, shape (K, D), and second derivatives by the intercepts, (K, K), in one
-        pass; fill in probabilities, if there is room for them. If it is rough, products are in float32; losses and
-        slopes are in float64.
+        """Sum up loss and entropy, the gradient, (K, D), and second derivatives by the intercepts, (K, K), in one pass.
+
+        Probabilities are filled in, if there is room. Rough products are in float32, losses and slopes in float64.
         """
 
         def sum_up(part: LocalPart, p: Array | None) -> tuple[Array, Array, Array]:

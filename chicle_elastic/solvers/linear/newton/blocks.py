@@ -52,9 +52,7 @@ class Blocks:
         self.num_added = 0
 
     def add(self, k: int, kind: Block, curvatures: Array, columns: Array, out: Array) -> None:
-        """Add the sum of output `k` over its `columns` (ascending, empty for all) to the packed `out`; `kind` is not
-        KEPT.
-        """
+        """Add the sum of output `k` over its `columns` (ascending, empty for all) to the packed `out`."""
         if kind is Block.SAMPLED:
             which, copy = self._sampled()
             weights = self._row_step * curvatures[which]

@@ -35,9 +35,7 @@ LEAST_ETA = ETA * ETA  # share of the gradient that conjugate gradients leave of
 
 
 def appended(pairs: Array, change: Array, of_gradient: Array, room: int = MOST_BLOCK_VALUES // 2) -> Array:
-    """Append a pair, and drop the oldest ones if that were too many for this number of values; of very wide data there
-    are none.
-    """
+    """Append a pair, and drop the oldest if that were too many values; of very wide data there are none."""
     size = len(change)
     most = min(KEPT_PRODUCTS, room // size)
     pair = np.concatenate([change, of_gradient]).astype(np.float32)

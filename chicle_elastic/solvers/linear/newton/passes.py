@@ -204,9 +204,7 @@ class NewtonPasses:
         return loss.clipped(duals, y)
 
     def _best_duals(self, k: int, output: OutputState, known: Array | None) -> Array | None:
-        """Recall the duals with the largest D so far, of a loss with corners: those of the last pass, which may be
-        `known` from the chunks alone, or older ones; None where they are not known.
-        """
+        """Recall the duals with the largest D so far: of the last pass (or `known`), or older; None where unknown."""
         if not output.is_best:
             return self.best.get(k)
         points = self._points.get(k)

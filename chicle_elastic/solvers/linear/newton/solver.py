@@ -115,9 +115,7 @@ class NewtonSolver(Solver):
         self.local.pass_over(self._parts, run_part, add, stop, must_check=must_check)
 
     def _targets(self, part: LocalPart, num_outputs: int) -> Array:
-        """Return real targets, or +1 and -1 for the class of each output and the others, shape (outputs, num_rows); a
-        DataError where the loss does not have such targets.
-        """
+        """Return real targets, or +1 and -1 for the class of each output and the others, (outputs, num_rows)."""
         problem = self.trainer.problem
         if self.trainer.is_of_classes:
             return part.signs if problem.has_duals else part.signs_of(num_outputs)
@@ -126,9 +124,7 @@ class NewtonSolver(Solver):
         return np.where(counts, targets, 0.0)[np.newaxis]
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """Make a pass over the local rows, or several of little data on one task; a DataError names one that has a NaN
-        or an infinity.
-        """
+        """Make a pass over the local rows, or several of little data on one task."""
         state = self.trainer.look(budget.progress)
         update = self._solve_once(state, model, budget)
         if state.passes == 1:
@@ -170,9 +166,7 @@ class NewtonSolver(Solver):
 
     @np.errstate(over="ignore", invalid="ignore")  # of steps that lead far beyond; they are not taken
     def run_pass(self, state: Any, model: Array, sums: Array, budget: Budget) -> None:
-        """Add up what the state asks for, over the local rows, to `sums` (OUT, zero but for its head), whose first one
-        says that it ended early; a DataError names a row that has a NaN or an infinity.
-        """
+        """Add up what the state asks for to `sums` (OUT, zero but for its head), which says if it ended early."""
         w, has_duals = model.reshape(-1, state.D), self.trainer.problem.has_duals
         self.parts(state)
         if has_duals:  # else there was a look
@@ -243,16 +237,10 @@ class NewtonSolver(Solver):
             self._columns = Columns(local.tables, local.intercept, penalty, has_free_intercept=is_free)
         chosen, curvatures = problem.chosen(state, output, w, output.residual), passes.curvatures(output, k, w)
         num_weights, num_held = int(np.count_nonzero(w)), int(np.count_nonzero(w[chosen]))
-        direction, is_given_up = self._columns.direction(
-            local.upper * passes.duals(replace(output, plus=1.0, minus=1.0), k, w)[1],
-            curvatures,
-            output.residual,
-            w,
-            damping=problem.damped(output),
-            accuracy=accuracy(output),
-            limit=self._columns.work_of_products(chosen, num_weights) if num_held == num_weights else np.inf,
-            budget=budget,
-        )
+        duals = local.upper * passes.duals(replace(output, plus=1.0, minus=1.0), k, w)[1]
+        limit = self._columns.work_of_products(chosen, num_weights) if num_held == num_weights else np.inf
+        point, how = (duals, curvatures, output.residual, w), (accuracy(output), limit, budget)
+        direction, is_given_up = self._columns.direction(*point, problem.damped(output), *how)
         if is_given_up:
             output = replace(output, columns=chosen, factor=np.zeros(len(chosen) * (len(chosen) + 1) // 2))
             passes.add_block(k, output, Block.EXACT, curvatures, output.factor)

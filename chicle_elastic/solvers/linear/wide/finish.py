@@ -185,9 +185,7 @@ class WideFinish:
         self._go_along(direction, changes, float(gradient @ direction))
 
     def _go_along(self, direction: Array, changes: Array, at_start: float) -> None:
-        """Go where phi is nearly smallest: its slope along the direction rises from `at_start`, and finding it reads no
-        row.
-        """
+        """Go where phi is nearly smallest: its slope rises from `at_start`, and finding it reads no row."""
         at_rest, squared = float((self._point - self._outside) @ direction), float(direction @ direction)
         low, at_low, high, at_high, t = 0.0, at_start, math.inf, math.inf, 1.0
         for trial in range(STEPS_PER_ITERATION + 1):
@@ -337,10 +335,7 @@ def _is_dense(tables: LocalTables) -> bool:
 
 
 class LocalNewton:
-    """Begins at the duals of the only task, and ends the steps of an output at the relative gap `tol`.
-
-    `finishes` has the best duals so far, their gap and w, per output.
-    """
+    """Begins at the duals of the only task, and ends the steps of an output at the relative gap `tol`."""
 
     def __init__(self, local: LocalData, tol: float) -> None:
         tables, loss, upper = local.tables, local.loss, local.upper

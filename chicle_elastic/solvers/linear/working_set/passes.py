@@ -19,9 +19,7 @@ def write_duals(local: LocalPart, state: WorkingSetState) -> None:
 
 
 def select(local: LocalData, state: WorkingSetState, w: Array, sums: Sums) -> None:
-    """Evaluate all rows at `w`, shape (num_outputs, D), and say which are undecided; a DataError names one that has
-    a NaN or an infinity.
-    """
+    """Evaluate all rows at `w`, shape (num_outputs, D), and say which are undecided."""
     local.pass_over([local], lambda number: None, lambda found: None, must_check=True)
     upper, row_ids = local.upper, local.row_ids
     nearest = np.full(len(upper), -np.inf)  # how far the margin is on the wrong side, over the outputs
