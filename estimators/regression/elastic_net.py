@@ -4,7 +4,7 @@ With X and Y as in `targets`, W the sum of weights, H = X'X / W and q = X'y / W,
 
     P(w) = |y - X w|^2 / 2W + l1 |w|_1 + l2/2 |w|^2
 
-where |y - X w|^2 / W = |y|^2 / W - q'w - v'w and v = q - H w is what `l1.penalty` makes duals of. Nothing of that
+where |y - X w|^2 / W = |y|^2 / W - q'w - v'w and v = q - H w is what `l1.problem` makes duals of. Nothing of that
 reads X again; rounding of the products counts as a part of the gap.
 """
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from chicle_elastic.solvers.linear.coordinates import ITERATIONS_PER_TURN
-from chicle_elastic.solvers.linear.descent import Descent
+from chicle_elastic.solvers.linear.coordinates import ITERATIONS_PER_TURN, Descent
 from chicle_elastic.solvers.linear.race import AHEAD, Race
 from estimators import ChicleSVM
 

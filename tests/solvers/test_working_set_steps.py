@@ -9,7 +9,7 @@ import scipy.sparse
 from chicle_elastic import waits
 from chicle_elastic.solvers.linear.local import LocalPart
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.working_set import solution, steps
+from chicle_elastic.solvers.linear.working_set import passes, steps
 from chicle_elastic.solvers.linear.working_set.passes import gather
 from chicle_elastic.solvers.linear.working_set.steps import Sums, WorkingSetPhase, WorkingSetState
 from tests.solvers.linear_jobs import Tasks, recompute
@@ -150,7 +150,7 @@ def test_a_solution_that_takes_long_says_so():
     """All other tasks wait for the one that solves, and no iteration ends meanwhile."""
     state = state_in(WorkingSetPhase.SOLVE)
     told = queue.SimpleQueue()
-    with waits.tell_through(told.put), solution.tells_if_long(state):
+    with waits.tell_through(told.put), passes.tells_if_long(state):
         assert told.get(timeout=timeout_s(10)).startswith("one task solves for the 2 rows that are undecided")
 
 

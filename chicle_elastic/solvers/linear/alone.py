@@ -77,8 +77,7 @@ def looks(
     if initial_state is not None:
         for block in local.tables.keep_alive:
             block.state[...] = initial_state[block.row_ids]
-        rebuilt, _ = _certify(trainer, local, model.reshape(outputs, -1))
-        model = rebuilt.ravel()
+        model, _ = _certify(trainer, local, model)
     rng = np.random.default_rng(seed)
     passes = CoordinatePasses(rng, local, tol=trainer.tol, **options)
     num_rows, last_certificate, interrupt = 0, 0, None
@@ -88,8 +87,8 @@ def looks(
             update = passes.run(model, budget)
             model, num_rows = model + update.delta, num_rows + update.samples
         except KeyboardInterrupt as error:  # duals have moved, and w has not
-            rebuilt, _ = _certify(trainer, local, model.reshape(outputs, -1))
-            model, interrupt, update = rebuilt.ravel(), error, Update(delta=model, samples=0, weight=1.0)
+            interrupt, update = error, Update(delta=model, samples=0, weight=1.0)
+            model, _ = _certify(trainer, local, model)
         has_given_up = loss is not Loss.HINGE and math.inf in update.metrics.values()
         is_over = has_given_up or (passes.is_newton and not is_of_classes)
         is_long_ago = number - last_certificate >= max(16, last_certificate)
@@ -98,7 +97,7 @@ def looks(
         rebuilt, metrics = model, update.metrics
         if is_certificate:
             passes.visit_all()
-            rebuilt, metrics = _certify(trainer, local, model.reshape(outputs, -1))
+            rebuilt, metrics = _certify(trainer, local, model)
         report = Report(
             iteration=number,
             epochs=num_rows / schema.num_rows,
@@ -109,7 +108,7 @@ def looks(
             max_iterations=max_iterations,
             last_certificate=last_certificate,
             progress=progress,
-            rebuilt=rebuilt.ravel() if is_certificate else None,
+            rebuilt=rebuilt if is_certificate else None,
         )
         figures = {"duality_gap_estimate": passes.last_gap}
         if is_certificate:
@@ -151,12 +150,13 @@ def _options(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema
 
 
 def _certify(
-    trainer: LinearTrainer | RegressionTrainer, local: LocalData, w: Array
+    trainer: LinearTrainer | RegressionTrainer, local: LocalData, model: Array
 ) -> tuple[Array, Mapping[str, float]]:
-    """Find w of the duals, shape (outputs, D), and the sums of a certificate, as the solver of a job does."""
+    """Find w of the duals, flattened, and the sums of a certificate, as the solver of a job does."""
+    w = model.reshape(local.tables.num_outputs, -1)
     if isinstance(trainer, LinearTrainer):
         rebuilt, sums = local.certify(local.loss, w, has_losses=True, is_known=False)
-        return rebuilt, metrics_of(loss=sums[:, 0], dual=sums[:, 1])
+        return rebuilt.ravel(), metrics_of(loss=sums[:, 0], dual=sums[:, 1])
     upper, y, duals = local.upper, local.targets, local.duals(0)
     slopes = np.divide(duals, upper, out=np.zeros_like(duals), where=upper > 0)
     metrics = {"rows": float(len(y)), "total": float(upper.sum())}

@@ -10,8 +10,7 @@ from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_
 from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.working_set.passes import gather, select, write_duals
-from chicle_elastic.solvers.linear.working_set.solution import solve, tells_if_long
+from chicle_elastic.solvers.linear.working_set.passes import gather, select, solve, tells_if_long, write_duals
 from chicle_elastic.solvers.linear.working_set.steps import Sums, WorkingSetPhase, WorkingSetState
 
 

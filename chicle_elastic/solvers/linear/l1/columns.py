@@ -69,7 +69,7 @@ class Columns:
         squares[places] = self._of(places).power(2).T @ curvatures
         # Damping is an l2 penalty on the way from the start.
         l2, offsets, residuals = self._l2 + damping, damping * start, slopes.copy()
-        of_sweep = 2.0 * max(self._num_values(places), 1)
+        of_sweep = 2.0 * max(int((self._starts[places + 1] - self._starts[places]).sum()), 1)
         for number in range(ROUNDS):
             if number:
                 limit -= self._go_along_face(curvatures, squares + l2, l2, offsets, goal, limit, w, residuals)
@@ -89,9 +89,6 @@ class Columns:
         places = np.concatenate([self._rows[self._starts[j] : self._starts[j + 1]] for j in columns])
         entries = np.bincount(places).astype(np.float64)
         return 0.5 * float(entries @ entries) + ROUNDS * float(len(columns)) ** 2 + num_weights**3 / 3.0
-
-    def _num_values(self, places: Array) -> int:
-        return int((self._starts[places + 1] - self._starts[places]).sum())
 
     def _of(self, places: Array) -> Any:
         """A copy of these columns in float64, CSC."""
