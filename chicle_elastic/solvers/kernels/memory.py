@@ -15,14 +15,8 @@ from chicle_elastic.solvers.kernels.lanes import is_half, load_lanes, pointer_to
 
 CACHE_LINE = 64
 # Numbers of these dtypes, for `load` and the like
-CODE, COUNT, FLAG, NUMBER, PLACE, REAL = (
-    np.int32(0),
-    np.int64(0),
-    np.uint8(0),
-    np.uint32(0),
-    np.uint64(0),
-    np.float64(0),
-)
+CODE, COUNT, FLAG = np.int32(0), np.int64(0), np.uint8(0)
+NUMBER, PLACE, REAL = np.uint32(0), np.uint64(0), np.float64(0)
 
 
 def addresses(arrays: list[Array]) -> Array:

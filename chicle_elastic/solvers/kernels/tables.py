@@ -72,12 +72,7 @@ def number_like(rows: Array) -> Any:
 def csr_table(parts: list[CsrRows]) -> RowTable:
     """Table over parts that all have the same dtypes (at least one); the caller keeps them alive."""
     first = parts[0]
-    kind = CsrKind(
-        like_indptr=first.indptr.dtype.type(0),
-        like_indices=first.indices.dtype.type(0),
-        like=first.values.dtype.type(0),
-        like_work=np.float64(0),
-    )
+    kind = CsrKind(*(part.dtype.type(0) for part in (first.indptr, first.indices, first.values, np.zeros(0))))
     places = addresses([part for rows in parts for part in (rows.indptr, rows.indices, rows.values)])
     return RowTable(kind=kind, places=places.reshape(-1, 3), num_features=first.num_features)
 
@@ -119,12 +114,11 @@ def row_at(typingctx, table, chunk, row):
         if _is_dense(kind):
             parts = [columns, INDEX(0), behind(of_chunk[0], builder.mul(row, columns), kind[0])]
         else:
-            begin, end = (
-                context.cast(
-                    builder, load_lanes(context, builder, of_chunk[0], number, kind[0], 1, kind[0]), kind[0], ROW[0]
-                )
+            loaded = [
+                load_lanes(context, builder, of_chunk[0], number, kind[0], 1, kind[0])
                 for number in (row, builder.add(row, INDEX(1)))
-            )
+            ]
+            begin, end = (context.cast(builder, value, kind[0], ROW[0]) for value in loaded)
             indices, values = (behind(of_chunk[k], begin, kind[k]) for k in (1, 2))
             parts = [builder.sub(end, begin), indices, values]
         return context.make_tuple(builder, ROW, parts)

@@ -289,22 +289,13 @@ def _dtype(is_rough: bool) -> type[np.floating[Any]]:
     return np.float32 if is_rough else np.float64
 
 
-def add_dense(
-    parts: list[Array],
-    weights: Array,
-    features: Array,
-    intercept: float | None,
-    out: Array,  # OUT
-    *,
-    rough: list[Array] | None,
-    **options: Any,
-) -> None:
+def add_dense(parts: list[Array], *where: Any, rough: list[Array] | None, **options: Any) -> None:
     """As `add_dense_products`: in float32 of the rows `rough` where these are given and no square is beyond float32."""
     if rough is not None:
         with np.errstate(over="ignore", invalid="ignore"):
-            if add_dense_products(rough, weights, features, intercept, out, is_rough=True, **options):
+            if add_dense_products(rough, *where, is_rough=True, **options):
                 return
-    add_dense_products(parts, weights, features, intercept, out, **options)
+    add_dense_products(parts, *where, **options)
 
 
 def _converted(rows: Array, dtype: Any) -> Array:

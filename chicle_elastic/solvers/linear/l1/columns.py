@@ -95,17 +95,13 @@ class Columns:
         return self._matrix[:, places].astype(np.float64)
 
     def _go_along_face(
-        self,
-        curvatures: Array,
-        diagonal: Array,
-        l2: Array,
-        offsets: Array,
-        goal: float,
-        limit: float,
-        w: Array,  # OUT
-        residuals: Array,  # OUT
+        self, curvatures: Array, diagonal: Array, l2: Array, offsets: Array, goal: float, limit: float, *out: Array
     ) -> float:
-        """Go to where the model is least with the weights' signs, or until one is 0; returns the work at most."""
+        """Go to where the model is least with the signs of w, or until one is 0; w and residuals are OUT.
+
+        Returns the work at most.
+        """
+        w, residuals = out
         places = np.flatnonzero((w != 0) & (diagonal > 0))
         start, l1, l2, diagonal = w[places], self._l1[places], l2[places], diagonal[places]
         signs, columns, shape = np.sign(start), self._of(places), (len(places), len(places))

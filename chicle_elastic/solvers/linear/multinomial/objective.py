@@ -100,7 +100,6 @@ def entropy_of(p: Array) -> float:
 def primal_and_dual(
     model: Array,  # W and, as the last column, b, shape (K, d + 1)
     gradient: Array,  # sum_i C_i (p_i - y_i) (x_i, 1)^T, shape (K, d + 1)
-    *,
     loss: float,  # loss, entropy: see `Softmax`
     entropy: float,
     linear: Array,  # sum_i C_i y_i (x_i, 1)^T, shape (K, d + 1)

@@ -238,14 +238,9 @@ class SoftmaxProblem(Problem):
         self, state: NewtonState, output: OutputState, w: Array, gradient: Array, found: Evaluation
     ) -> float:
         """Return the duality gap, that after a step of the intercepts if it is smaller."""
-        primal, dual = objective.primal_and_dual(
-            self.by_class(w),
-            -self.by_class(found.v),
-            loss=float(found.scalars[Sum.LOSS]),
-            entropy=float(found.scalars[Sum.DUALS]),
-            linear=self.by_class(output.linear),
-            has_intercept=self.has_free_intercept,
-        )
+        loss, entropy = found.scalars[[Sum.LOSS, Sum.DUALS]].tolist()
+        known = loss, entropy, self.by_class(output.linear), self.has_free_intercept
+        primal, dual = objective.primal_and_dual(self.by_class(w), -self.by_class(found.v), *known)
         left, _ = self._intercepts_moved(output, gradient, found)
         return left if left <= primal - dual else primal - dual
 

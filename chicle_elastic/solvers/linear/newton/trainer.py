@@ -294,19 +294,14 @@ class MultinomialTrainer(NewtonTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is unknown, minus infinity, where other rows were looked at before."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        state = NewtonState.look(report.progress)
+        state, metrics = NewtonState.look(report.progress), report.metrics
         linear = state.outputs[0].linear
-        is_known = report.metrics["rows"] == state.num_rows and len(linear) > 0
+        is_known = metrics["rows"] == state.num_rows and len(linear) > 0
         W = model.reshape(state.num_classes, -1)
+        linear = linear.reshape(W.shape) if is_known else np.ones_like(W)
+        known = metrics["loss"], metrics["entropy"], linear, self.has_intercept and is_known
         with np.errstate(over="ignore", invalid="ignore"):
-            primal, dual = objective.primal_and_dual(
-                W,
-                report.rebuilt.reshape(W.shape),
-                loss=report.metrics["loss"],
-                entropy=report.metrics["entropy"],
-                linear=linear.reshape(W.shape) if is_known else np.ones_like(W),
-                has_intercept=self.has_intercept and is_known,
-            )
+            primal, dual = objective.primal_and_dual(W, report.rebuilt.reshape(W.shape), *known)
         return primal, dual if is_known and not np.isnan(dual) else -np.inf
 
 
