@@ -60,7 +60,10 @@ def looks(
     """
     schema, outputs = source.schema, trainer.num_outputs(source.schema)
     model = np.zeros(outputs * (schema.num_features + 1))
-    progress = NO_PROGRESS if _descends(trainer, source) else trainer.begin(schema, model, NO_PROGRESS, 1)
+    # Of sparse rows a job knows the columns, not the values: there may be little data of a loss with kinks.
+    descends = isinstance(trainer, LinearTrainer) and trainer.algorithm == "auto" and Loss.named(trainer.loss).has_kinks
+    is_little = source.num_values <= MOST_CACHED_VALUES
+    progress = NO_PROGRESS if descends and is_little else trainer.begin(schema, model, NO_PROGRESS, 1)
     options = _options(trainer, progress, schema)
     if options is None or schema.num_rows > MOST_CACHED_VALUES:  # each has a value
         return
@@ -125,13 +128,6 @@ def looks(
             raise interrupt
         if is_over:
             return
-
-
-def _descends(trainer: LinearTrainer | RegressionTrainer, source: ArraySource) -> bool:
-    """Say whether there is little data of a loss with kinks: of sparse rows a job knows the columns, not the values."""
-    if not isinstance(trainer, LinearTrainer) or trainer.algorithm != "auto":
-        return False
-    return Loss.named(trainer.loss).has_kinks and source.num_values <= MOST_CACHED_VALUES
 
 
 def _options(trainer: LinearTrainer | RegressionTrainer, progress: Array, schema: DataSchema) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """Sums of a pass of a multinomial regression over the rows of one task, which remembers the last probabilities."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -159,11 +160,8 @@ class MultinomialSolver(NewtonSolver):
             return run(*pair)
 
         rooms: Sequence[Array | None] = known or [None] * len(self._threads)
-        first, *others = self.local.run_parts(run_part, list(zip(self._threads, rooms, strict=True)))
-        for other in others:
-            for total, more in zip(first, other, strict=True):
-                total += more
-        return first
+        found = self.local.run_parts(run_part, list(zip(self._threads, rooms, strict=True)))
+        return [reduce(np.add, each) for each in zip(*found, strict=True)]
 
     def _probabilities(self, W: Array, *, is_rough: bool) -> list[Array]:
         """Find those of the rows of each part, shape (K, n); rows are not read where W is 0."""

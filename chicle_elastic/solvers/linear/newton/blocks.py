@@ -38,8 +38,7 @@ class _Sum:
 class Blocks:
     """Sums of c_i x_i x_i^T over the same rows, of which one in `row_step` is in the sample.
 
-    `row_ids` finds their numbers in the data set. `full` has what c_i is where it is not 0, of a loss with kinks.
-    `num_added` counts rows whose products were added or taken away.
+    `full` has what c_i is where it is not 0, of a loss with kinks.
     """
 
     def __init__(self, rows: NewtonRows, row_ids: Callable[[], Array], row_step: int, full: Array | None) -> None:
@@ -49,7 +48,7 @@ class Blocks:
         self._sample: tuple[Array, NewtonRows | None] | None = None
         self._full = full
         self._known: dict[int, _Sum] = {}
-        self.num_added = 0
+        self.num_added = 0  # rows whose products were added or taken away
 
     def add(self, k: int, kind: Block, curvatures: Array, columns: Array, out: Array) -> None:
         """Add the sum of output `k` over its `columns` (ascending, empty for all) to the packed `out`."""

@@ -83,11 +83,7 @@ class _RowProblem(Problem):
 def solved(
     state: NewtonState, output: OutputState, problem: Problem, w: Array, intercept: float, budget: Budget
 ) -> Array:
-    """Take steps from w, shape (D,), until the gap is small enough, the budget is spent, or a task should tell others.
-
-    Returns:
-        The sums of `NewtonPhase.SOLVE`.
-    """
+    """Take steps from w until the gap is small, the budget spent, or a task should tell others; see `NewtonPhase`."""
     n, num_values = state.few_rows, int(state.lengths.sum())
     upper, targets, columns, values = np.split(state.gathered, np.cumsum([n, n, num_values]))
     ends = np.concatenate([[0], np.cumsum(state.lengths)])

@@ -1,6 +1,6 @@
 """Models whose duals are the slopes of their losses: regressions, classifiers with an l1 penalty, and the softmax.
 
-See `losses` for P and D, `l1.penalty` for those with an l1 penalty, and `multinomial.objective`.
+See `losses` for P and D, `l1.problem` for those with an l1 penalty, and `multinomial.objective`.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ and else after some passes, where more of them would not do, it goes like this (
     SELECT   Every task evaluates its rows at w, which gives the gap, and says which of them are undecided: those with
              a dual between its bounds, and those whose margin is on the wrong side of 1, or close to it.
     GATHER   Each task sends the undecided rows that are not in the working set yet.
-    SOLVE    One task minimises over the duals of the working set, with all others as they are (`solution`), and
+    SOLVE    One task minimises over the duals of the working set, with all others as they are (`passes`), and
              sends the change of w and the duals, which the tasks write into their chunks in the next SELECT.
 
 A dual outside of the set is at a bound where w says that it belongs, by more than a margin, so a few rounds find them
