@@ -6,7 +6,7 @@ equations as rows, and w and duals are as exact as targets and rows are, however
 tasks take the same steps, and go on with the mean of what they found (see `agreement`).
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from chicle_elastic.solvers.linear.methods import MOST_BLOCK_VALUES
 from chicle_elastic.solvers.linear.newton.conjugate import pass_work
 from chicle_elastic.solvers.linear.newton.directions import RowProducts
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
-from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState, OutputState, Problem
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.newton.steps import advance
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING, Head
 from chicle_elastic.solvers.linear.race import MULTIPLICATION
@@ -67,19 +67,6 @@ class _OwnPasses(NewtonPasses):
         return self._loss.clipped(duals, self.targets[k])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RowProblem(Problem):
-    """A problem whose exact steps are found by products of rows."""
-
-    passes: _OwnPasses
-
-    def steps(
-        self, state: NewtonState, output: OutputState, w: Array, gradient: Array, found: Evaluation, ridge: Array
-    ) -> tuple[Array, Array, Array]:
-        """See `Problem`."""
-        return self.passes.steps(output, w, ridge, self.ridge(state))
-
-
 def solved(
     state: NewtonState, output: OutputState, problem: Problem, w: Array, intercept: float, budget: Budget
 ) -> Array:
@@ -106,8 +93,7 @@ def solved(
         if alone.is_at_rest or budget.is_spent() or is_long:
             break
         if inner.phase is NewtonPhase.MULTIPLY and work >= of_products:
-            own = {field.name: getattr(problem, field.name) for field in fields(problem)}
-            problem, alone.is_exact = _RowProblem(**own, passes=passes), True
+            problem, alone.is_exact = replace(problem, steps_of_rows=passes.steps), True
             inner.phase, inner.block, inner.direction, inner.change = NewtonPhase.EVALUATE, Block.EXACT, none, 0.0
             inner.dual = -np.inf
     scalars = inner.theta, inner.gap, float(alone.is_at_rest), work

@@ -92,6 +92,7 @@ class Problem:
     num_classes: int = 1  # K, of which one output has the weights: with a softmax more than 1
     has_free_intercept: bool = False  # the last weight is not penalised
     has_duals: bool = False  # the chunks have duals, from which w follows in the end; else targets are looked at first
+    steps_of_rows: Callable[..., tuple[Array, Array, Array]] | None = None  # finds exact `steps`, of few rows
 
     @property
     def has_duals_of_w(self) -> bool:
@@ -222,6 +223,8 @@ class Problem:
         self, state: "NewtonState", output: "OutputState", w: Array, gradient: Array, found: "Evaluation", ridge: Array
     ) -> tuple[Array, Array, Array]:
         """Return an exact direction from w, what the scale changes it by, and the null space (see `exact_solver`)."""
+        if self.steps_of_rows is not None:
+            return self.steps_of_rows(output, w, ridge, self.ridge(state))
         solve, null = self.solver(state, output, found.second, ridge, is_rough=output.block is Block.ROUGH)
         return -solve(gradient), solve(found.mixed) if self.loss.has_scale else NOTHING, null
 

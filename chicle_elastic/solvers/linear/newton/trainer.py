@@ -281,15 +281,11 @@ class MultinomialTrainer(NewtonTrainer):
         K, D = self._num_classes(schema), schema.num_features + 1
         state = first_state(schema, K)
         if state.is_exact:
-            return (
-                "Newton's method on chunks, because of the multinomial loss, and second derivatives of "
-                f"{D} columns and {K} classes are few"
-            )
+            few = f"second derivatives of {D} columns and {K} classes are few"
+            return f"Newton's method on chunks, because of the multinomial loss, and {few}"
         fit = {K: "fit", 1: "do not fit, but their mean does,", 0: "do not fit"}[num_blocks(K, D)]
-        return (
-            "Newton's method on chunks by conjugate gradients, because of the multinomial loss; second derivatives by "
-            f"class of {D} columns and {K} classes {fit} into a message"
-        )
+        by_class = f"second derivatives by class of {D} columns and {K} classes {fit} into a message"
+        return f"Newton's method on chunks by conjugate gradients, because of the multinomial loss; {by_class}"
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is unknown, minus infinity, where other rows were looked at before."""
