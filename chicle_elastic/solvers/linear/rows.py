@@ -122,7 +122,7 @@ class NewtonRows:
             if self._some is None or self._some[0] is not which:
                 self._some = which, NewtonRows(self._pieces[0][which])
             return self._some[1].curved(vectors, lambda part, scores: curve(which[part], scores))
-        dtype = _dtype(is_rough and not self.is_sparse and self._kernels is not None)
+        dtype: Any = np.float32 if is_rough and not self.is_sparse and self._kernels is not None else np.float64
         total, sums, features = np.zeros(vectors.shape), np.zeros(len(vectors)), vectors[:, : self._width]
         has_scores = features.any()
         for part, rows in self._blocks(which, dtype):
@@ -189,7 +189,7 @@ class NewtonRows:
         if is_rough and self._in_float32 is not None:
             return self._in_float32.dense(which, columns, is_rough=True)
         features, has_column = self._split(columns)
-        dense = np.empty((len(which), len(columns) or self.num_columns), _dtype(is_rough))
+        dense = np.empty((len(which), len(columns) or self.num_columns), np.float32 if is_rough else np.float64)
         begin, into = 0, dense[:, :-1] if has_column else dense
         if has_column:
             dense[:, -1] = self._intercept
@@ -283,10 +283,6 @@ def in_place(tables: "LocalTables", intercept: float, num_parts: int = 1) -> New
 def _each(array: Array) -> Array:
     """Return a view of one or several vectors as rows of a matrix."""
     return array.reshape(-1, array.shape[-1])
-
-
-def _dtype(is_rough: bool) -> type[np.floating[Any]]:
-    return np.float32 if is_rough else np.float64
 
 
 def add_dense(parts: list[Array], *where: Any, rough: list[Array] | None, **options: Any) -> None:

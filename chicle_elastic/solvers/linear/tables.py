@@ -13,7 +13,7 @@ import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.rows import as_floats
-from chicle_elastic.chunks.views import Array, CsrRows, lie_in_chunk_file
+from chicle_elastic.chunks.views import Array, CsrRows, Rows, lie_in_chunk_file
 from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
@@ -62,7 +62,7 @@ class LocalTables:
         self.ids, self.keep_alive, self.notes, self._C = ids, keep_alive, notes, C
         self.lengths = np.array([len(block.targets) for block in keep_alive], dtype=np.int64)
         self.num_outputs, self.num_rows = keep_alive[0].state.shape[1], int(self.lengths.sum())
-        self.num_values = sum(num_values(block) for block in keep_alive)  # stored ones of features
+        self.num_values = sum(_num_values(block.rows) for block in keep_alive)  # stored ones of features
 
     @cached_property
     def are_in_files(self) -> bool:
@@ -176,7 +176,5 @@ def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Note
     return LocalTables(list(read), blocks, [notes[chunk_id] for chunk_id in read], bounds.C)
 
 
-def num_values(block: RowBlock) -> int:
-    """Stored feature values of a block."""
-    rows = block.rows
+def _num_values(rows: Rows) -> int:
     return int(rows.size) if isinstance(rows, np.ndarray) else rows.num_nonzeros

@@ -42,7 +42,7 @@ class Softmax:
     @classmethod
     def of(cls, scores: Array, codes: Array, upper: Array) -> "Softmax":
         """Find them from scores z_i, shape (K, n), class codes and C_i, each of shape (n,)."""
-        shifted, p, sums = _softmax(scores)
+        shifted, p, sums = softmax(scores)
         weighted = p * upper
         log_sums = float(upper @ np.log(sums))
         return cls(
@@ -63,12 +63,7 @@ class Softmax:
         return np.diag(self.weighted.sum(axis=1)) - self.weighted @ self.probabilities.T
 
 
-def probabilities(scores: Array) -> Array:
-    """p_i, shape (K, n)."""
-    return _softmax(scores)[1]
-
-
-def _softmax(scores: Array) -> tuple[Array, Array, Array]:
+def softmax(scores: Array) -> tuple[Array, Array, Array]:
     """Scores less their largest, probabilities, and the sums behind them; shapes (K, n), (K, n) and (n,)."""
     shifted = scores - scores.max(axis=0)
     p = np.exp(shifted)

@@ -10,7 +10,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.agreement import is_same
 from chicle_elastic.solvers.linear.local import LocalPart
-from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
+from chicle_elastic.solvers.linear.multinomial.objective import Softmax, softmax
 from chicle_elastic.solvers.linear.multinomial.problem import SoftmaxProblem, block_weights, joint_block, mean_weights
 from chicle_elastic.solvers.linear.newton.solver import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase, NewtonState, Sum
@@ -172,7 +172,7 @@ class MultinomialSolver(NewtonSolver):
                 self._sums(W, room)
             else:
                 for p in room:
-                    p[:] = probabilities(W[:, -1:])
+                    p[:] = softmax(W[:, -1:])[1]
             known = self._known = W.copy(), room
         return known[1]
 
