@@ -206,7 +206,7 @@ def is_settled(loss, margin, alpha, upper):
 
 @by_loss
 def pull(loss, margin, alpha, upper):
-    """Find the derivative of -D by the size of the dual: above 0 it keeps it at 0, below 0 at its bound; 0 without."""
+    """Return the slope of -D by the size of a dual: above 0 a dual of 0 stays, below 0 one at its bound; 0 without."""
 
     def squared_hinge(loss, margin, alpha, upper):
         return margin - 1.0 + 0.5 * alpha / upper

@@ -68,7 +68,7 @@ def gather(local: LocalPart, state: WorkingSetState, sums: Sums) -> None:
 
 
 def _places(rows: Array, row_ids: Array) -> tuple[Array, Array]:
-    """Find the places of local rows among some (numbers, ascending), and which of them are there."""
+    """Find which of the local rows are among some (numbers, ascending): their places there, and their own."""
     place = np.searchsorted(rows, row_ids)
     mine = np.flatnonzero(np.append(rows, -1.0)[place] == row_ids)
     return place[mine], mine
