@@ -1,10 +1,12 @@
 """Programs that run where something else is mounted, in a mount namespace of their own; needs root."""
 
+import contextlib
+import ctypes
 import functools
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests.programs import run
 
 ROOT = Path(__file__).parents[1]
+MNT_DETACH = 2
 
 
 @functools.cache
@@ -41,3 +44,22 @@ def run_mounted(
     names = {"python": sys.executable, "program": program, "folder": str(folder)}
     environ = {**(os.environ if environment is None else environment), **names}
     return run("unshare", "--mount", "sh", "-ec", command, code=None, seconds=100, cwd=folder, environ=environ)
+
+
+@contextlib.contextmanager
+def hanging(folder: Path) -> Iterator[None]:
+    """Within this, nothing in a folder gets an answer: it is a FUSE file system whose server reads no request. Then
+    all get an error. Skips the test where there can be none."""
+    libc, path = ctypes.CDLL(None, use_errno=True), str(folder).encode()
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"there is no FUSE: {error}")
+    try:
+        options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+        if libc.mount(b"hanging", path, b"fuse", 0, options):
+            pytest.skip(f"nothing can be mounted: {os.strerror(ctypes.get_errno())}")
+        yield
+    finally:
+        os.close(server)
+        libc.umount2(path, MNT_DETACH)

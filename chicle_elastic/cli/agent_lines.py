@@ -44,6 +44,8 @@ ADVICE = {
     "could not leave the rendezvous": NOTHING,
     "TensorBoard": "give --log-dir a faster disk, or one with room; training is as it was",
     "the disk hangs": "look at the disk of --log-dir; training is as it was",
+    "s without an answer": "look at the disk that the line names; only a checkpoint, a task's start and data need it",
+    "lines were dropped here": "let stderr be read (Ctrl-Q); training is as it was",
     "cannot write to": "make room on the disk of --log-dir; training is as it was",
     "gets no more lines": "make room on the disk of --log-dir; training is as it was",
     "does not keep up: entries": "give --log-dir a faster disk; the recording can be replayed up to there",

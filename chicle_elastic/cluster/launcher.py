@@ -35,6 +35,7 @@ from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.own_address import interface_address
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret, parse_endpoint
 from chicle_elastic.errors import ChicleError
+from chicle_elastic.monitoring.stderr_queue import stderr_queue
 from chicle_elastic.start_signals import die_with
 from chicle_elastic.transports.addresses import is_all_hosts
 from chicle_elastic.transports.secret import JobSecret
@@ -51,19 +52,24 @@ def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., NodeAge
     def run() -> int:
         _heed_children()
         command = parse_apart(sys.argv[1:] if argv is None else argv)
-        if isinstance(command, StoreCommand):
-            serve_store(command)
-            return 0
-        try:
-            return run_node(command, make_agent=make_agent)
-        except JobClosedError as error:
-            is_managed = make_agent is not None or command.options.leave_exit_code
-            if is_managed or not error.is_late:
-                raise
-            print(f"{PROGRAM}: {error}", file=sys.stderr)
-            return EXIT_LATE  # a person may have meant another job
+        with stderr_queue():
+            return exit_code_of(functools.partial(_run_command, command, make_agent))
 
     return exit_code_of(run)
+
+
+def _run_command(command: StoreCommand | AgentCommand, make_agent: Callable[..., NodeAgent] | None) -> int:
+    if isinstance(command, StoreCommand):
+        serve_store(command)
+        return 0
+    try:
+        return run_node(command, make_agent=make_agent)
+    except JobClosedError as error:
+        is_managed = make_agent is not None or command.options.leave_exit_code
+        if is_managed or not error.is_late:
+            raise
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_LATE  # a person may have meant another job
 
 
 def parse_apart(argv: Sequence[str]) -> StoreCommand | AgentCommand:
@@ -104,7 +110,8 @@ def _tell_parsed(argv: Sequence[str], agent: int, writer: int) -> NoReturn:
         return 0
 
     try:
-        code = exit_code_of(run)
+        with stderr_queue():
+            code = exit_code_of(run)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else EXIT_FAILED
     except BaseException:

@@ -8,6 +8,8 @@ goes.
 A disk that is full is tried again at times, and lines wait meanwhile. A write that the disk accepted in part is taken
 back, so the file has whole lines.
 
+The writer of a stream (`stderr_queue`) drops what the stream refuses.
+
 A user whose lines make sense together only (`recording_file`) offers them instead: a line that has no room is refused,
 and it is the user who says before which line the file is rotated. The thread may also make the text of such a line.
 """
@@ -15,6 +17,7 @@ and it is the user who says before which line the file is rotated. The thread ma
 import contextlib
 import logging
 import os
+import select
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +25,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.disk_watch import asking
 from chicle_elastic.surroundings import absolute
 
 MAX_WAITING_BYTES = 16 << 20
@@ -30,7 +33,6 @@ BATCH_BYTES = 1 << 20
 MAX_FILE_BYTES = 64 << 20
 NUM_KEPT = 4  # older files beside the one that is written
 RETRY_S = 5.0  # how often a disk that refused lines is tried again
-HANGS_S = 10.0  # a write that lasts longer is told of
 CLOSE_S = 5.0  # how long the end of a process waits for a disk that hangs
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class LineWriter:
     Args:
         max_file_bytes: The file is rotated before it grows beyond this; None leaves it to who offers lines.
         max_waiting_bytes: Most bytes of lines that wait.
-        clock: Tells how long a write lasts.
+        stream: Descriptor of an open file, a pipe or a terminal to write to; `path` is what it is called then.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class LineWriter:
         max_file_bytes: int | None = MAX_FILE_BYTES,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
         thread_name: str = "chicle-event-file",
-        clock: Clock | None = None,
+        stream: int | None = None,
     ) -> None:
         self._path, self._told_of_drops = absolute(path), told_of_drops
         self._max_file_bytes, self._max_waiting_bytes = max_file_bytes, max_waiting_bytes
-        self._thread_name, self._clock = thread_name, clock or MonotonicClock()
-        self._file = path.open("ab", buffering=0)
-        self.num_file_bytes = path.stat().st_size  # size of the file; to be read only
+        self._thread_name, self._is_stream = thread_name, stream is not None
+        with self._asking():
+            self._file = path.open("ab", buffering=0) if stream is None else FileIO(stream, "wb", closefd=False)
+            self.num_file_bytes = os.fstat(self._file.fileno()).st_size  # size of the file; to be read only
         self.num_rotations = 0  # how often it was rotated; to be read only
         self._change = threading.Condition()
         self._waiting: deque[_Line] = deque()
@@ -76,8 +79,7 @@ class LineWriter:
         self._num_spare_bytes = 0  # of lines that are not essential, among these
         self._num_dropped = 0
         self._is_writing = False
-        self._write_began_s = 0.0
-        self._is_closing = self._has_failed = self._has_told_hang = False
+        self._is_closing = self._has_failed = False
         self._thread: threading.Thread | None = None
 
     def write(self, text: bytes, *, is_essential: bool) -> None:
@@ -135,9 +137,14 @@ class LineWriter:
         if self._thread is not None:
             self._thread.join(0 if hangs else CLOSE_S)
             if self._thread.is_alive():
+                if self._is_stream:
+                    return  # a line about it would hang as well
                 logger.warning("%s does not take the last %d lines: the disk hangs", self._path, num_left)
                 return  # the thread, a daemon, is inside the system
         self._file.close()
+
+    def _asking(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._is_stream else asking(self._path)
 
     def _append(self, line: _Line) -> None:
         self._waiting.append(line)
@@ -148,15 +155,6 @@ class LineWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
             self._thread.start()
-        lasts_s = self._clock.now() - self._write_began_s
-        if self._is_writing and lasts_s > HANGS_S and not (self._has_failed or self._has_told_hang):
-            self._has_told_hang = True
-            logger.warning(
-                "%s has taken nothing for %.0f s: the disk hangs; the job goes on, and what is beyond %d MiB is lost",
-                self._path,
-                lasts_s,
-                self._max_waiting_bytes >> 20,
-            )
         self._change.notify_all()
 
     def _make_room(self, num_bytes: int, is_essential: bool) -> None:
@@ -186,7 +184,10 @@ class LineWriter:
     def _work(self) -> None:
         while (batch := self._next_batch()) is not None:
             text = b"".join(line.text if isinstance(line.text, bytes) else line.text() for line in batch)
-            while not self._is_written(text, begins_file=batch[0].begins_file):
+            while True:
+                with self._asking():
+                    if self._is_written(text, begins_file=batch[0].begins_file):
+                        break
                 with self._change:
                     if self._is_closing:
                         return
@@ -199,7 +200,7 @@ class LineWriter:
             self._change.wait_for(lambda: self._waiting or self._num_dropped or self._is_closing)
             if not (self._waiting or self._num_dropped):
                 return None
-            self._is_writing, self._write_began_s = True, self._clock.now()
+            self._is_writing = True
             batch: list[_Line] = []
             num_bytes = 0
             if self._num_dropped:
@@ -223,6 +224,8 @@ class LineWriter:
             while rest:
                 rest = rest[_write_some(self._file, rest) :]
         except OSError as error:  # a full disk must not end a node that trains
+            if self._is_stream:
+                return True  # nobody reads it any more, and others write to it, too
             if num_written := len(text) - len(rest):
                 with contextlib.suppress(OSError):
                     self._file.truncate(os.fstat(self._file.fileno()).st_size - num_written)
@@ -239,7 +242,7 @@ class LineWriter:
                 self._change.notify_all()
             return False
         self.num_file_bytes += len(text)
-        self._has_failed = self._has_told_hang = False
+        self._has_failed = False
         return True
 
     def _rotate(self) -> None:
@@ -255,7 +258,10 @@ class LineWriter:
 
 
 def _write_some(file: FileIO, data: memoryview) -> int:
-    return file.write(data) or 0
+    """Write once; waits for a pipe or terminal that another program has made one that does not block."""
+    while (num_bytes := file.write(data)) is None:
+        select.select((), (file,), ())
+    return num_bytes
 
 
 def rotated(path: Path, number: int) -> Path:

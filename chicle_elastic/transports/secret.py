@@ -28,6 +28,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.disk_watch import asking
 from chicle_elastic.errors import SecretError, UsageError
 
 SECRET_BYTES = 32
@@ -104,7 +105,7 @@ class JobSecret:
         others could read it, or it holds no secret. Its content is never shown.
         """
         try:
-            with open(path, "rb") as file:
+            with asking(path), open(path, "rb") as file:
                 require_private(path, os.fstat(file.fileno()), "secret file")
                 content = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:

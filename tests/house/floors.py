@@ -74,6 +74,7 @@ FLOOR_0_FILES = (
     "values",
     "clock",
     "closing",
+    "disk_watch",
     "garbage",
     "cgroups",
     "settings",

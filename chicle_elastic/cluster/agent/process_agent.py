@@ -16,9 +16,11 @@ from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.node_agent import NodeAgent
 from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.agent.task_output import TaskOutput
+from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.cluster.options import NodeOptions
 from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.task_options import TaskOptions
+from chicle_elastic.disk_watch import asking
 from chicle_elastic.settings import environment_of_task
 
 logger = logging.getLogger(__name__)
@@ -49,13 +51,13 @@ class ProcessAgent(NodeAgent):
             started(pid)
             self._watch_end(pid, ended)
 
-        self._loop.work(self.spawn_task, then)
+        self._loop.work(self.spawn_task, then, lane=Lane.DISK)
 
     def spawn_task(self) -> int:
         """Start a process; a subclass that overrides this overrides `task_exit` and `signal_task` as well. Returns its
         process id. Raises UsageError when the program or a folder for its output is not there."""
         environment = environment_of_task(self.task_environment())
-        with self._output.open(environment) as (stdout, stderr):
+        with self._output.open(environment) as (stdout, stderr), asking(self._command[0]):
             # A session of its own: Ctrl-C in the terminal of the agent ends the task by way of the agent.
             self._process = subprocess.Popen(
                 self._command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True

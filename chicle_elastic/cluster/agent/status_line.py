@@ -4,7 +4,6 @@ One line per change, and once more every `REPEAT_S` while the node waits: a pers
 that does nothing finds the reason at its end.
 """
 
-import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,5 +87,4 @@ class StatusLine:
 
 
 def _to_stderr(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # closed: the node trains nevertheless
-        print(line, file=sys.stderr, flush=True)
+    print(line, file=sys.stderr)

@@ -4,7 +4,9 @@
     LOG_DIR/RUN_ID_xxxxxxxx/attempt_N/0/error.json                the error of the task, which torch's `record` writes
     LOG_DIR/RUN_ID_xxxxxxxx/attempt_N/filtered_stdout.log, ...    lines of --tee with a text of the filters
 
-A thread follows each file of --tee, and prints its lines: the task never waits for the console.
+A thread follows each file of --tee, and prints its lines: the task never waits for the console. The end of the agent
+waits `CLOSE_S` for one that nobody reads; the file has everything. Without --tee and --redirects a task prints into the
+console itself, and waits for one that nobody reads, as in any shell; its agent does not, and a signal ends both.
 """
 
 import codecs
@@ -24,9 +26,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from chicle_elastic.cluster.task_options import TaskOptions
+from chicle_elastic.disk_watch import asking
 from chicle_elastic.errors import UsageError
 
 FOLLOW_S = 0.1  # how often a file is read for new lines; as often as torchrun does
+CLOSE_S = 5.0  # how long a console may take no line before the end of an agent leaves the rest to the files
 MOST_BYTES = 1 << 16  # of one read; a longer line is told in pieces
 
 logger = logging.getLogger(__name__)
@@ -53,6 +57,7 @@ class TaskOutput:
         self.error_file = ""  # that of the last task
         self._options, self._run_id = options, run_id
         self._folder: Path | None = None
+        self._num_shown = 0  # lines, on both streams
         self._plugin = None if options.logs_specs is None else _load_plugin(options)
         self._following: list[tuple[threading.Event, threading.Thread]] = []
 
@@ -61,12 +66,13 @@ class TaskOutput:
         """Open what the next task writes to; its files are followed from then on. The environment gets the name of the
         error file."""
         try:
-            to = self._destinations(environment)
-            self.error_file = to.error_file
-            if self._plugin is None:
-                environment["TORCHELASTIC_ERROR_FILE"] = to.error_file  # perhaps in place of that of the agent itself
             with contextlib.ExitStack() as stack:
-                files = [stack.enter_context(open(path, "w")) if path else None for path in (to.stdout, to.stderr)]
+                with asking(self._options.log_dir or tempfile.gettempdir()):
+                    to = self._destinations(environment)
+                    files = [stack.enter_context(open(path, "w")) if path else None for path in (to.stdout, to.stderr)]
+                self.error_file = to.error_file
+                if self._plugin is None:
+                    environment["TORCHELASTIC_ERROR_FILE"] = to.error_file  # perhaps in place of the agent's own one
                 options = self._options
                 self._follow(to.followed_stdout, sys.stdout, to.filtered_stdout, options.stdout_filters)
                 self._follow(to.followed_stderr, sys.stderr, to.filtered_stderr, options.stderr_filters)
@@ -80,10 +86,13 @@ class TaskOutput:
             has_ended.set()
 
     def close(self) -> None:
-        """Print what all tasks have still written, and close their files."""
+        """Print what all tasks have still written, and close their files, as long as the console takes lines."""
         self.end()
         for _, thread in self._following:
-            thread.join()
+            before = None
+            while thread.is_alive() and before != self._num_shown:
+                before = self._num_shown
+                thread.join(CLOSE_S)
         self._following.clear()
 
     def _destinations(self, environment: dict[str, str]) -> Destinations:
@@ -128,16 +137,22 @@ class TaskOutput:
             with copy:
                 return
 
+        # Of its own: a lock that this thread holds for ever would hold up the end of the process.
+        shown = open(os.dup(console.fileno()), "w", encoding=console.encoding, errors=console.errors)  # noqa: SIM115
+
         def tell(line: str) -> None:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads the console any more
-                console.write(self._options.prefix + line)
-                console.flush()
+            with contextlib.suppress(OSError):  # nobody reads the console any more
+                shown.write(self._options.prefix + line)
+                shown.flush()
+            self._num_shown += 1
             if isinstance(copy, _Copy) and any(text in line for text in texts):
                 copy.write(self._options.prefix + line)
 
         def follow() -> None:
             with copy:
                 tell_lines(path, tell, has_ended)
+            with contextlib.suppress(OSError):
+                shown.close()
 
         has_ended = threading.Event()
         thread = threading.Thread(target=follow, name="chicle-tee", daemon=True)

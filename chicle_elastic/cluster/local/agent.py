@@ -25,6 +25,7 @@ from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.errors import ChicleError, PeerLostError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring.stderr_queue import stderr_queue
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import ResourceOffer
 
@@ -40,6 +41,7 @@ def run_store(sock: socket.socket) -> int:
     return 0
 
 
+@stderr_queue()
 def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
     """Be an agent until its job is over; returns its exit code.
 

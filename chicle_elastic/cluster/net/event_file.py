@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from chicle_elastic.closing import Closing
+from chicle_elastic.disk_watch import asking
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.line_writer import LineWriter, newest_first
@@ -44,7 +45,8 @@ class EventFile(Closing):
         self._writer: LineWriter | None = None
         if folder is not None:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                with asking(folder):
+                    folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UsageError(f"--log-dir {folder}: {error.strerror}; name a folder that can be made") from error
             told_of_drops = functools.partial(_dropped, node)

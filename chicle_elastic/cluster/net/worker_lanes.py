@@ -29,10 +29,13 @@ class Lane(Enum):
     DIAL = "dial"  # connections to peers, each of which may take seconds to fail
     LOCAL = "local"  # work on the memory of this node: allocation, checksums, seals
     BULK = "bulk"  # bytes of chunks from peers
+    DISK = "disk"  # files: a disk may hang for ever, so each work has a thread, which nobody waits for to the end
 
 
 NUM_WORKERS: Mapping[Lane, int] = {Lane.STORE: 2, Lane.MEET: 2, Lane.DIAL: 8, Lane.LOCAL: 4, Lane.BULK: 8}
 BULK_PER_PEER = 4
+
+CLOSE_S = 5.0  # how long the end waits for a disk
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class WorkerLanes:
         self._num_running: dict[NodeId, int] = {}
         self._futures: set[Future[Any]] = set()
         self._is_closed = False
+        self._at_disk: list[threading.Thread] = []
 
     def submit(self, do: Callable[[], T], *, lane: Lane = Lane.LOCAL, peer: NodeId | None = None) -> "Future[T]":
         """Run something in a worker thread.
@@ -61,9 +65,14 @@ class WorkerLanes:
             lane: Its lane, unless a peer is given.
             peer: The node whose bytes are fetched: the work goes to the bulk lane, in the order of this peer.
         """
-        if peer is None:
+        if peer is None and lane is not Lane.DISK:
             return self._pools[lane].submit(_logged, do, lane)
         future: Future[T] = Future()
+        if peer is None:
+            thread = threading.Thread(target=_carry_out, args=(do, future, lane), name="chicle-disk", daemon=True)
+            self._at_disk = [*(other for other in self._at_disk if other.is_alive()), thread]
+            thread.start()
+            return future
         with self._lock:
             self._futures.add(future)
             self._waiting.setdefault(peer, deque()).append(lambda: self._run(do, future, peer))
@@ -71,7 +80,7 @@ class WorkerLanes:
         return future
 
     def close(self) -> None:
-        """Drop what waits, and wait for what runs. May be called again."""
+        """Drop what waits, and wait for what runs, for a disk not for ever. May be called again."""
         with self._lock:
             self._is_closed = True
             self._waiting.clear()
@@ -82,6 +91,8 @@ class WorkerLanes:
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in self._pools.values():
             pool.shutdown(wait=True)
+        for thread in self._at_disk:
+            thread.join(CLOSE_S)
 
     def _start_next(self, peer: NodeId) -> None:
         with self._lock:
@@ -96,13 +107,7 @@ class WorkerLanes:
 
     def _run(self, do: Callable[[], T], future: "Future[T]", peer: NodeId) -> None:
         try:
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = _logged(do, Lane.BULK)
-                except BaseException as error:
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
+            _carry_out(do, future, Lane.BULK)
         finally:
             with self._lock:
                 self._futures.discard(future)
@@ -110,6 +115,16 @@ class WorkerLanes:
                 if not self._num_running[peer]:
                     del self._num_running[peer]
             self._start_next(peer)
+
+
+def _carry_out(do: Callable[[], T], future: "Future[T]", lane: Lane) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            result = _logged(do, lane)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
 
 def _logged(do: Callable[[], T], lane: Lane) -> T:

@@ -20,6 +20,7 @@ from chicle_elastic.closing import Closing
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.disk_watch import asking
 from chicle_elastic.errors import UsageError
 from chicle_elastic.scheduling.text import count_text
 from chicle_elastic.transports.key_values import KeyValueClient
@@ -64,7 +65,8 @@ class SecretWatch(Closing):
                         count_text(num_keys, "key"),
                     )
                     num_keys = None
-                before, seen = seen, os.stat(path)
+                with asking(path):
+                    before, seen = seen, os.stat(path)
                 if before is not None and _stamp(before) == _stamp(seen) != taken:
                     taken = _stamp(seen)
                     num_keys = self._secret.reload(path)

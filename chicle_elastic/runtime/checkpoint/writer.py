@@ -24,6 +24,7 @@ import numpy as np
 
 from chicle_elastic.chunks.places import Place, flush_place, make_folder, place_of, remove_folder
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.disk_watch import asking
 from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.files import write_file, write_json
@@ -110,9 +111,10 @@ class CheckpointWriter:
     def _work(self) -> None:
         while (order := self._next_order()) is not None:
             try:
-                if isinstance(order, Draft):
-                    self._attempt(order)
-                self._complete()
+                with asking(self._folder):
+                    if isinstance(order, Draft):
+                        self._attempt(order)
+                    self._complete()
             except Exception as error:  # a full disk, say: training goes on, and the previous checkpoint is kept
                 self._report(error)
             finally:

@@ -251,7 +251,7 @@ def test_lines_of_tee_are_whole(pieces: tuple[bytes, ...], told: list[str], tmp_
 
 
 def test_a_full_disk_takes_lines_from_the_file_of_the_filters_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The console has them all, and the agent goes on."""
     output = TaskOutput(TaskOptions(command=(), title="", stdout_filters=("apple",), prefix=">"), "job")
@@ -261,7 +261,7 @@ def test_a_full_disk_takes_lines_from_the_file_of_the_filters_alone(
         assert stdout is not None
         stdout.write("apple 1\napple 2\n")
     output.close()
-    assert capsys.readouterr().out == ">apple 1\n>apple 2\n"
+    assert capfd.readouterr().out == ">apple 1\n>apple 2\n"
     assert caplog.messages == ["/dev/full gets no more lines: [Errno 28] No space left on device"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.clock import VirtualClock
+from chicle_elastic import disk_watch
 from chicle_elastic.cluster.net.event_file import DROPPED, PLENTIFUL, SUFFIX, EventFile, EventTail, read_events
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring import line_writer
@@ -142,20 +142,22 @@ def test_essential_lines_are_bounded_as_well(tmp_path: Path, disk: Disk) -> None
     assert sum(line.get("count", 0) for line in lines) == 50_000 - len(come)
 
 
-def test_a_disk_that_hangs_is_told_of_once(tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    """By the one who writes the next line."""
-    clock = VirtualClock()
+def test_a_disk_that_hangs_is_told_of_once(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nothing more is written: by the thread that watches files in use, whatever hangs first."""
+    monkeypatch.setattr(disk_watch, "HANGS_S", 0.01)
+    monkeypatch.setattr(disk_watch, "LOOK_S", 0.01)
     path = tmp_path / f"n0{SUFFIX}"
-    writer = LineWriter(path, told_of_drops=lambda count: b"", clock=clock)
+    writer = LineWriter(path, told_of_drops=lambda count: b"")
     writer.write(b'"' + b"x" * (1 << 20) + b'"\n', is_essential=True)
-    assert comes(lambda: writer._is_writing, 10)
-    writer.write(b"1\n", is_essential=True)
-    assert not caplog.messages
-    clock.advance(11.0)
-    for _ in range(3):
-        writer.write(b"1\n", is_essential=True)
-    told = f"{path} has taken nothing for 11 s: the disk hangs; the job goes on, and what is beyond 16 MiB is lost"
-    assert caplog.messages == [told]
+    assert comes(lambda: len(caplog.messages) == 1, 10)
+    other = tmp_path / "other"
+    with disk_watch.asking(other):
+        assert comes(lambda: len(caplog.messages) == 2, 10)
+    with disk_watch.asking(other):
+        assert comes(lambda: len(caplog.messages) == 3, 10)
+    assert all(str(told) in message for told, message in zip((path, other, other), caplog.messages, strict=True))
     disk.recover()
     writer.close()
 

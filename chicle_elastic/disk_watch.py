@@ -1,0 +1,56 @@
+"""Tells of a disk that does not answer. Who uses a file waits inside the system then, and cannot tell anything.
+
+    with asking(folder):
+        path.read_bytes()
+
+A thread looks at times, and only while a file is being used. It writes one line for each use that lasts for `HANGS_S`.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+HANGS_S = 10.0
+LOOK_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+_used: dict[object, tuple[float, object]] = {}
+_change = threading.Lock()
+_threads: list[threading.Thread] = []
+
+
+@contextlib.contextmanager
+def asking(path: object) -> Iterator[None]:
+    """Within this, a file or folder is used; what hangs is told of."""
+    use = object()
+    with _change:
+        _used[use] = (time.monotonic(), path)
+        if not any(thread.is_alive() for thread in _threads):  # one that was there before a fork is not
+            _threads[:] = [threading.Thread(target=_watch, name="chicle-disks", daemon=True)]
+            _threads[0].start()
+    try:
+        yield
+    finally:
+        with _change:
+            del _used[use]
+
+
+def _watch() -> None:
+    told = set[object]()
+    while True:
+        time.sleep(LOOK_S)
+        with _change:
+            if not _used:
+                _threads.clear()
+                return
+            now_s = time.monotonic()
+            late = [(use, path, now_s - since_s) for use, (since_s, path) in _used.items() if use not in told]
+        for use, path, lasts_s in late:
+            if lasts_s >= HANGS_S:
+                told.add(use)
+                words = "%s: the disk of %s hangs or is slow: %.0f s without an answer"
+                logger.warning(words, os.uname().nodename, path, lasts_s)
