@@ -165,15 +165,15 @@ class NodeAgent(Launcher):
                 _mark_ended(term_store)
             if end.error is not None:
                 raise end.error
-            if not end.awaits_task:
+            if end.is_success and not end.is_over:
+                if end.awaits_task:
+                    self.task_exit(TASK_END_S)  # a second notice changes nothing
                 return None
             with signals_call({number: functools.partial(interrupt, number) for number in NOTICES}):
-                ended = self.script_end() if end.is_success and end.is_over else self.task_exit(TASK_END_S)
-            if end.is_success and (ended is None or not end.is_over):
-                return None
-            if ended is None:
+                ended = self.script_end() if end.is_success else self.task_exit(TASK_END_S)
+            if ended is None and not end.is_success:
                 raise ChicleError(f"the task has failed, and did not end within {TASK_END_S:g} s; now it is killed")
-            return ended if ended.is_failed() else None
+            return ended if ended is not None and ended.is_failed() else None
 
     def begins(self, loop: EventLoop, node: Node) -> None:
         """Called before the node runs; for subclasses that watch further descriptors in the loop."""
@@ -184,8 +184,10 @@ class NodeAgent(Launcher):
         raise NotImplementedError
 
     def script_end(self) -> TaskEnd | None:
-        """Return how the task ended; the job is over, and its script may do more, such as to save the model."""
-        return self.task_exit(TASK_END_S)
+        """Wait for the end of the task, after that of the job. Returns how it ended where a script may have done more,
+        such as to save the model."""
+        self.task_exit(TASK_END_S)
+        return None
 
     def stop_task(self) -> None:
         """End the task by a signal, after `STOP_S` by SIGKILL, once the loop has ended."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from chicle_elastic.cgroups import MemoryKills
+from chicle_elastic.cluster.agent.node import TASK_END_S
 from chicle_elastic.cluster.agent.node_agent import NodeAgent
 from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.agent.task_output import TaskOutput
@@ -82,11 +83,11 @@ class ProcessAgent(NodeAgent):
 
     def script_end(self) -> TaskEnd | None:
         """Return how the task ended; waits for its script without a limit, until a signal ends the agent."""
-        ended = super().script_end()
+        ended = self.task_exit(TASK_END_S)
         if ended is None and self._process is not None:
             logger.warning("the job is over; %s waits for what its script does after it", self._options.node)
             while ended is None:
-                ended = super().script_end()
+                ended = self.task_exit(TASK_END_S)
         return ended
 
     def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.cluster.agent import node_agent, task_supervisor
+from chicle_elastic.cluster.agent import process_agent, task_supervisor
 from chicle_elastic.cluster.agent.process_agent import ProcessAgent
 from chicle_elastic.cluster.agent.task_supervisor import TaskSupervisor
 from chicle_elastic.cluster.net.event_loop import EventLoop
@@ -256,7 +256,7 @@ def test_the_loop_answers_while_a_task_does_not_end_and_nobody_reads_the_console
 
 def test_a_script_may_go_on_after_its_job_and_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent waits for it, and says how it ended: it may have lost the model that it was to save."""
-    monkeypatch.setattr(node_agent, "TASK_END_S", 0.1)
+    monkeypatch.setattr(process_agent, "TASK_END_S", 0.1)
     node, secret = NodeId("n0"), JobSecret(bytes(32))
     entry = JobEntry(StoreConnection("127.0.0.1:1"), run_id="job", node=node, secret=secret, min_nodes=1, max_nodes=1)
     command = (sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(3)")

@@ -103,6 +103,17 @@ def test_one_that_was_killed_while_it_was_free_is_replaced(cluster: LocalCluster
     assert not killed & (last["agents"] | last["tasks"])
 
 
+def test_a_task_that_ends_when_its_job_is_over_costs_no_agent(cluster: LocalCluster) -> None:
+    """It has told the outcome, and no script goes on after it: its end is no failure. Each kill meets another moment of
+    the job's last ones."""
+    first = run(cluster)
+    for _ in range(8):
+        last = run(cluster)
+        assert last["agents"] == first["agents"]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(max(last["tasks"]), signal.SIGKILL)
+
+
 def test_those_that_a_smaller_job_does_not_need_end(cluster: LocalCluster) -> None:
     """As many are kept as the last job had."""
     first = run(cluster)
