@@ -50,7 +50,7 @@ class End:
 
     is_success: bool
     is_over: bool = False
-    has_left: bool = False  # the node has left on a notice, and the job goes on
+    is_noticed: bool = False  # a further notice changes nothing
     awaits_task: bool = True  # the task ends by itself, and how it ends counts; otherwise the agent kills it
     error: ChicleError | None = None  # why the node could not go on, unless its task has failed
 
@@ -519,8 +519,7 @@ class Node:
 
     def _finish(self, end: End) -> None:
         if self._end is None:
-            has_left = self._is_noticed and end.is_success and not end.is_over
-            self._end = dataclasses.replace(end, has_left=has_left)
+            self._end = dataclasses.replace(end, is_noticed=self._is_noticed)
 
     def _say_goodbye(self) -> None:
         """Wait until the other agents have read the last messages of this one."""

@@ -158,22 +158,23 @@ class NodeAgent(Launcher):
             ):
                 hand_over()  # no task ran before: until now a signal has ended this process at once
                 end = node.run()
-            self.has_left = end.has_left
+            self.has_left = end.is_noticed and end.is_success and not end.is_over
             if end.is_over:
                 self._close_job(is_success=end.is_success)
             else:
                 _mark_ended(term_store)
             if end.error is not None:
                 raise end.error
-            if end.is_success and not end.is_over:
-                if end.awaits_task:
-                    self.task_exit(TASK_END_S)  # a second notice changes nothing
+            if not end.awaits_task:
                 return None
-            with signals_call({number: functools.partial(interrupt, number) for number in NOTICES}):
-                ended = self.script_end() if end.is_success else self.task_exit(TASK_END_S)
-            if ended is None and not end.is_success:
+            call = interrupt if not end.is_noticed else lambda _: None  # Slurm repeats a notice for seconds
+            with signals_call({number: functools.partial(call, number) for number in NOTICES}):
+                ended = self.script_end() if end.is_success and end.is_over else self.task_exit(TASK_END_S)
+            if end.is_success and (ended is None or not end.is_over):
+                return None
+            if ended is None:
                 raise ChicleError(f"the task has failed, and did not end within {TASK_END_S:g} s; now it is killed")
-            return ended if ended is not None and ended.is_failed() else None
+            return ended if ended.is_failed() else None
 
     def begins(self, loop: EventLoop, node: Node) -> None:
         """Called before the node runs; for subclasses that watch further descriptors in the loop."""

@@ -1,5 +1,6 @@
 """Real agents and tasks on this host: nodes join, leave, die and fall silent while a job trains."""
 
+import functools
 import os
 import signal
 import time
@@ -58,6 +59,32 @@ def test_nodes_join_leave_and_die_while_the_survivors_keep_task_and_model(cluste
     assert all(num_owned(event) == num_chunks for event in first.events("iteration") if event["time"] < lost_s)
     print({", ".join(reasons): f"{stall:.0f} ms" for reasons, stall in stalls_ms(first).items()})
     check_recordings(cluster.folder)
+
+
+def test_a_notice_that_is_repeated_until_the_task_has_ended_changes_nothing(tmp_path: Path) -> None:
+    """scancel repeats its signal for seconds, and a task may write something at its end. As after `start_signals`, none kills the agent."""
+    task = tmp_path / "task.py"
+    task.write_text(
+        "import atexit, pathlib, time\nfrom tests.cluster.train_svm import main\n"
+        f"ending, may_end = map(pathlib.Path, {[str(tmp_path / 'ending'), str(tmp_path / 'may-end')]})\n"
+        "atexit.register(lambda: ending.touch() or [time.sleep(0.01) for _ in iter(may_end.exists, True)])\nmain()\n"
+    )
+    script = (str(task), *svm_script(tmp_path, "--min-ms", "20", "--tol", "0")[1:])
+    with LocalAgents(tmp_path, script=script, environ={"PYTHONPATH": os.getcwd()}) as cluster:
+        leaver = cluster.start("n0", before=functools.partial(signal.signal, signal.SIGTERM, signal.SIG_IGN))
+        leaver.wait_for("iteration")
+        first = cluster.start("n1")
+        leaver.wait_for_members(2)
+        leaver.signal(signal.SIGTERM)
+        assert comes((tmp_path / "ending").exists)
+        leaver.wait_for("ended")
+        for _ in range(20):
+            leaver.signal(signal.SIGTERM)
+            time.sleep(0.05)
+        (tmp_path / "may-end").touch()
+        assert leaver.wait_for_end() == 0, leaver.output()
+        cluster.end()
+        assert first.wait_for_end() == 0
 
 
 def check_recordings(folder: Path) -> None:
