@@ -44,10 +44,13 @@ def test_a_script_runs_on_two_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # imports torch
-def test_a_script_that_cannot_save_its_model_has_failed(tmp_path: Path) -> None:
-    """The job is over by then, and the command says it."""
+@pytest.mark.parametrize(
+    "end", ["", "import signal, time; time.sleep(2); os.kill(os.getppid(), signal.SIGTERM); time.sleep(99)"]
+)
+def test_a_script_that_cannot_save_its_model_has_failed(end: str, tmp_path: Path) -> None:
+    """The job is over by then, and the command says it: there is no such folder, or the agent of the node is ended."""
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace("with open", f"{end}\nwith open"))
     run = run_on_nodes(1, script, tmp_path / "no such folder")
     assert run.returncode == 1
     assert "anchor: the job is done, and the script of node-0 failed after it" in run.stdout

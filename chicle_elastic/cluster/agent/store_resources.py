@@ -81,10 +81,14 @@ class StoreManagedAgent(ProcessAgent):
         self._link.begin(loop)
 
     def script_end(self) -> TaskEnd | None:
-        """Write that it failed, too: the anchor has heard that the job is done."""
-        ended = super().script_end()
-        if ended is not None and ended.is_failed():
+        """Write that it failed, or that a signal ends it, too: the anchor has heard that the job is done."""
+        fault = "a signal has ended its agent"
+        try:
+            ended = super().script_end()
+            fault = str(ended) if ended is not None and ended.is_failed() else ""
+            return ended
+        finally:
             with contextlib.suppress(ChicleError):  # the exit code of this agent says it as well
-                reason = f"the job is done, and the script of {self._options.node} failed after it: {ended}"
-                self._board.put_finished(Finished(reason, has_failed=True))
-        return ended
+                if fault:
+                    reason = f"the job is done, and the script of {self._options.node} failed after it: {fault}"
+                    self._board.put_finished(Finished(reason, has_failed=True))

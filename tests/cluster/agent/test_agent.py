@@ -62,7 +62,8 @@ def test_nodes_join_leave_and_die_while_the_survivors_keep_task_and_model(cluste
 
 
 def test_a_notice_that_is_repeated_until_the_task_has_ended_changes_nothing(tmp_path: Path) -> None:
-    """scancel repeats its signal for seconds, and a task may write something at its end. As after `start_signals`, none kills the agent."""
+    """scancel repeats its signal for seconds, and a task may write something at its end. None kills the agent, as with
+    `start_signals`."""
     task = tmp_path / "task.py"
     task.write_text(
         "import atexit, pathlib, time\nfrom tests.cluster.train_svm import main\n"
