@@ -51,8 +51,8 @@ class AnchorScheduler(Scheduler):
         roles = [Role("anchor", image="", num_replicas=1)]
         return DescribeAppResponse(app_id, state, msg=said, roles=roles, roles_statuses=[status])
 
-    def list(self) -> list[ListAppResponse]:
-        """Return the applications that the scheduler knows."""
+    def list(self, cfg: object = None) -> list[ListAppResponse]:
+        """Return the applications that the scheduler knows; TorchX's nightly passes options, of which none count."""
         return [ListAppResponse(app_id, state) for app_id, (state, _) in self._states().items()]
 
     def log_iter(
