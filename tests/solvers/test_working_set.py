@@ -1,15 +1,18 @@
 """The working set on wide data: it comes to the optimum, and NumPy finds the same gap."""
 
 import functools
+from collections import Counter
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.working_set import steps
 from chicle_elastic.solvers.linear.working_set.steps import WorkingSetPhase, WorkingSetState
+from tests.harness.chaos_app import data
 from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, is_newton_job, problem, recompute
 
 TOL = 1e-6
@@ -175,3 +178,20 @@ def test_a_tolerance_below_rounding_keeps_what_was_reached():
     """No other method begins anew where the gap is as small as it can be."""
     outcome = counts().run(trainer := LinearTrainer(tol=1e-12), 4, max_iterations=60)
     assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-7
+
+
+def test_a_solution_ends_where_all_that_is_left_is_rounding(monkeypatch):
+    """Beside duals that stay, a share of a gap that is rounding cannot be reached, however many passes are made."""
+    passes = Counter()
+    run = CoordinatePasses.run
+
+    def counted(self, model, budget):
+        passes[budget.iteration] += 1
+        return run(self, model, budget)
+
+    monkeypatch.setattr(CoordinatePasses, "run", counted)
+    runtime = InProcess(num_tasks=1, changes=((6, 2), (12, 1)))
+    X, y = data()
+    Problem(X=X, y=y).run(LinearTrainer(C=10.0, tol=0.0), runtime, max_iterations=14)
+    assert len(passes) > 6, "no set was solved for"
+    assert max(passes.values()) < 50

@@ -8,7 +8,7 @@ from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context
 from chicle_elastic.solvers.linear.agreement import dots, squared
-from chicle_elastic.solvers.linear.certified import LEAST_SHARE, MOST_LEFT, MOST_REPEATS
+from chicle_elastic.solvers.linear.certified import LEAST_SHARE, MOST_LEFT, MOST_REPEATS, PATIENCE
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.objectives import SLIGHT, TINY, Loss, dual_values, primal_losses
@@ -96,7 +96,7 @@ def solve(
         # Beside duals that stay more is in vain.
         goal = max(LEAST_SHARE * _gap(local, w), MOST_LEFT * tol)
     passes, alone = CoordinatePasses(ctx.rng, local, tol=goal), replace(budget, num_tasks=1, samples=None)
-    there = w
+    there, best, num_vain = w, np.inf, 0
     for _ in range(MOST_REPEATS):
         there = there + passes.run(there.ravel(), alone).delta.reshape(w.shape)
         if budget.is_spent():
@@ -107,6 +107,10 @@ def solve(
                 break
             passes.certified(gap)
             passes.visit_all()
+        num_vain = num_vain + 1 if best <= passes.last_gap <= SLIGHT else 0
+        best = min(best, passes.last_gap)
+        if num_vain == PATIENCE:  # what is left is rounding
+            break
     sums.solved += 0.5 if budget.is_spent() else 1.0
     sums.change += there - w
     sums.duals += chunk.state[:, :, 0]
