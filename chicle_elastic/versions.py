@@ -3,7 +3,7 @@
 import re
 import warnings
 
-TRIED = {"Python": ("3.11", "3.13"), "NumPy": ("1.26", "2.4"), "torch": ("2.13", "2.13")}
+TRIED = {"Python": ("3.11", "3.13"), "NumPy": ("1.26", "2.5"), "torch": ("2.13", "2.13")}
 """The oldest and the newest of each. A version is added by running the tests with it; `tests/test_versions.py`
 compares the table with pyproject.toml."""
 
