@@ -6,6 +6,7 @@ The way of the data: validated once, class codes, chunks over the caller's memor
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -153,8 +154,13 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         return bool(most_weights >= most_block_columns(self._num_objectives()))
 
     def _begun(self, training: "TrainingSet", runtime: "Runtime") -> tuple[Any, Mapping[str, Any]]:
-        trainer = self._trainer(training, runtime)
-        return trainer, self._beginning(trainer, training)
+        trainer: Any = self._trainer(training, runtime)
+        beginning = self._beginning(trainer, training)
+        identity, before = getattr(self, "_kept_newton", (None, None))
+        is_warm = any(beginning.get(name) is not None for name in ("initial_model", "initial_state"))
+        if self.warm_start and hasattr(trainer, "before"):
+            trainer = replace(trainer, before=(before,) * (is_warm and identity == trainer.identity()))
+        return trainer, beginning
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
         from chicle_elastic.solvers.linear.losses import margin_loss
@@ -226,11 +232,16 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         return np.resize(values, self._num_objectives())
 
     def _set_attributes(self, trainer: "ClassifierTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
+        from chicle_elastic.solvers.linear.newton.state import NewtonState
         from estimators.training.warm import KeptDuals
 
         super()._set_attributes(trainer, training, outcome)
         self.__dict__.pop("duals_", None)
         self.__dict__.pop("_kept_duals", None)
+        self.__dict__.pop("_kept_newton", None)
+        state = None if outcome.certificate is None else trainer.look(outcome.certificate.progress)
+        if isinstance(state, NewtonState) and any(output.keeps_factor for output in state.outputs):
+            self._kept_newton = trainer.identity(), state
         if outcome.state is not None:
             duals = outcome.state[:, :, 0]
             if self.store_duals:
@@ -250,4 +261,4 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
     def __getstate__(self) -> dict[str, Any]:
         # As large as the training set in samples, and of use only where that is: not for a pickle.
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_kept_duals"}
+        return {name: value for name, value in state.items() if name not in ("_kept_duals", "_kept_newton")}

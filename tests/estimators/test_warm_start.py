@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.linear.rows import NewtonRows
 from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.estimators import problems
 from tests.estimators.reference_fits import require_certified
@@ -123,6 +124,29 @@ def test_rows_that_are_added_leave_the_others_their_duals(model, form):
     np.testing.assert_allclose(going.coef_, w, rtol=1e-9, atol=1e-12)
     going = warm(model).fit(form(X[:n]), y[:n]).fit(form(X), y)
     require_certified(going, X, y)
+
+
+@pytest.mark.parametrize("runtime", [None, InProcess(num_tasks=3)], ids=str)
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_rows_that_are_added_cost_no_second_derivatives(num_classes, runtime, monkeypatch):
+    """The preconditioner of the last fit does for the first steps; it is not that of another C, and in no pickle."""
+    X, y = problems.digits()
+    X = np.cos(X @ np.random.default_rng(0).normal(scale=0.1, size=(64, 600)))
+    y, n, sums, add_products = y % num_classes, 1600, [], NewtonRows.add_products
+    monkeypatch.setattr(
+        NewtonRows, "add_products", lambda *args, **how: sums.append(args) or add_products(*args, **how)
+    )
+    going = warm(ChicleLogisticRegression(C=0.01, runtime=runtime)).fit(X[:n], y[:n])
+    assert sums
+    sums.clear()
+    going.fit(X, y)
+    assert not sums
+    assert going.duality_gap_ <= going.tol
+    assert len(pickle.dumps(going)) < 2 * going.coef_.nbytes + 60_000
+    going.set_params(C=0.02).fit(X, y)
+    assert sums
+    expected = clone(going).fit(X, y)
+    np.testing.assert_allclose(going.objective_, expected.objective_, rtol=going.tol)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])

@@ -26,7 +26,7 @@ AGAIN = 0.8
 """Share of `tol` that Newton steps aim at first, and coordinate descent of one task after a certificate that was not
 good enough: another one costs as much as two passes over all rows, and estimates scatter. Several tasks also wait for
 each other in each iteration that it costs."""
-HOW = "tol", "num_threads", "algorithm"  # Parameters of trainers that do not change what is minimised
+HOW = "tol", "num_threads", "algorithm", "before"  # Parameters of trainers that do not change what is minimised
 STUCK = "no step lowers the objective any further, for rounding"  # Why a job ends that would only repeat itself
 
 

@@ -15,7 +15,7 @@ between w and w(alpha) cannot fake it. Only a certificate stops a run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,6 +63,7 @@ class LinearTrainer(CertifiedTrainer):
             for the logistic loss and Newton's method, `intercept_scaling` has to be 1.
         algorithm: "cocoa" for coordinate descent alone, whatever it takes; "newton" for Newton's method on chunks;
             "auto" for what `methods.choose` says.
+        before: Where a fit to some of the rows rests, see `newton.steps.start`; empty where another one will follow.
     """
 
     name = "CoCoA"
@@ -79,6 +80,7 @@ class LinearTrainer(CertifiedTrainer):
     code_classes: tuple[int, ...] | None = None
     penalises_intercept: bool = True
     algorithm: Algorithm = "auto"
+    before: tuple[NewtonState, ...] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Loss.named(self.loss)
@@ -156,7 +158,7 @@ class LinearTrainer(CertifiedTrainer):
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
         outputs = self.num_outputs(schema)
         state = newton_state(Loss.named(self.loss), schema, num_outputs=outputs, num_tasks=num_tasks)
-        return steps.start(state, self.problem, model)
+        return steps.start(state, self.problem, model, self.before)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """What `methods.choose` says, e.g. "Newton's method on chunks, because of a smooth loss, and ..."."""

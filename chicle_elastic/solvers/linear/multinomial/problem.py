@@ -178,7 +178,9 @@ class SoftmaxProblem(Problem):
     def looked(self, state: NewtonState, output: OutputState, w: Array, sums: Array) -> tuple[Array, Evaluation | None]:
         """Begin with W centred, and where it is 0 with the shares of the classes as probabilities."""
         K, is_cold, block = self.num_classes, output.block is not Block.KEPT, sums[state.D :]
-        output.linear, output.block = sums[: state.D].copy(), state.first_block
+        output.linear = sums[: state.D].copy()
+        if is_cold or not len(output.factor):
+            output.block = state.first_block
         output.phase = NewtonPhase.EVALUATE
         linear, is_active = self.by_class(output.linear), self.is_active(output)
         W = self._centred(w, is_active)
@@ -246,7 +248,8 @@ class SoftmaxProblem(Problem):
 
     def resting(self, output: OutputState, w: Array, gradient: Array, found: Evaluation) -> Array:
         """Take a last step of the intercepts, where that leaves less of the gap."""
-        output.residual = output.diagonal = NOTHING  # what follows begins with a look; a certificate is kept for long
+        output.residual = NOTHING  # what follows begins with a look; a certificate is kept for long
+        output.diagonal = output.diagonal if output.keeps_factor else NOTHING
         left, step = self._intercepts_moved(output, gradient, found)
         if left > output.steepness:
             return w

@@ -250,6 +250,7 @@ class OutputState(ProgressState):
     block: Block = Block.EXACT  # which second derivatives the next evaluation adds up
     is_first: bool = True  # no pass was made yet; the duals in the chunks may be good enough
     keeps_duals: bool = False  # they are, and are not to be written
+    keeps_factor: bool = False  # the preconditioner is for another fit, too
     theta: float = 1.0  # of the loss, above 0
     change: float = 0.0  # by how much theta changes along the direction; the width of corners at its end
     foreseen: float = 0.0  # the part of a scale's change that the direction follows
@@ -310,7 +311,7 @@ class OutputState(ProgressState):
         if self.phase is NewtonPhase.MULTIPLY:
             return (*kept, "factor", "residual", "conjugate", "pairs", "met")
         if self.phase in (NewtonPhase.REST, NewtonPhase.PRODUCTS, NewtonPhase.COLUMNS):
-            return (*kept, "residual", "duals")
+            return (*kept, "residual", "duals", *["factor"] * self.keeps_factor)
         return (*kept, "factor", "pairs") if self.block is Block.KEPT else kept
 
     @property
@@ -374,6 +375,11 @@ class NewtonState(ProgressState):
 
     def _ends(self, problem: Any) -> list[int]:
         return list(accumulate((self._size(output, problem) for output in self.outputs), initial=HEAD))
+
+    @property
+    def layout(self) -> tuple[int, int, int, int]:
+        """What a preconditioner is laid out by."""
+        return self.D, self.block_columns, self.num_classes, len(self.outputs)
 
     @property
     def is_looking(self) -> bool:

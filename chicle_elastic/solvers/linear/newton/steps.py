@@ -36,6 +36,7 @@ and go on with its mean (see `agreement`).
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,14 @@ FIRST_DAMPING, DAMPED = 1e-3, 10.0
 change it by, and a step at most a scale of residuals."""
 
 
-def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
-    """Set up the outputs before the first pass from `model`: w, shape (outputs * D,)."""
+def start(
+    state: NewtonState, problem: Problem, model: Array, before: Sequence[NewtonState] | None = None
+) -> NewtonState:
+    """Set up the outputs before the first pass from `model`: w, shape (outputs * D,).
+
+    `before` has where a fit of the same problem to some of the rows rests. Its preconditioner does for the first steps:
+    another one costs as much as many products, and a warm fit needs few. With None, none is kept for another fit.
+    """
     free = not problem.has_duals and problem.has_free_intercept and not problem.loss.is_parabola
     for w in model.reshape(-1, state.D):
         output = OutputState(shift=np.zeros(state.D), beside=np.zeros(state.D), is_wary=problem.loss.has_corners)
@@ -82,7 +89,13 @@ def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
         if problem.has_duals and w.any():
             output.theta = NARROWER  # in units of margins; with 1 warm starts take 1.4 times the passes
         _restart(state, output, problem, w)
+        output.keeps_factor = before is not None and not state.is_exact
         state.outputs.append(output)
+    for kept in before or ():
+        for output, old in zip(state.outputs, kept.outputs, strict=False):
+            if output.keeps_factor and len(old.factor) and kept.layout == state.layout:
+                output.diagonal, output.factor, output.columns = old.diagonal, old.factor, old.columns
+                output.beside, output.block = old.beside, Block.KEPT
     return state
 
 
@@ -93,7 +106,7 @@ def reopen(state: NewtonState, problem: Problem, model: Array) -> None:
     repairs = problem.loss.is_parabola or problem.num_classes > 1
     state.is_rough = state.is_rough and repairs and not problem.takes_steps
     for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
-        output.is_refused = True
+        output.is_refused, output.factor = True, NOTHING
         _restart(state, output, problem, w)
 
 

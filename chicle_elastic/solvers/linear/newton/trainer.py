@@ -243,6 +243,7 @@ class MultinomialTrainer(NewtonTrainer):
     # factor of C per target code; None for 1. Rows of a code with the factor 0 are left out
     class_weights: tuple[float, ...] | None = None
     code_classes: tuple[int, ...] | None = None  # class of each target code, from 0; None where codes are classes
+    before: tuple[NewtonState, ...] | None = field(default=None, compare=False, repr=False)  # see `steps.start`
     has_one_softmax: ClassVar[bool] = True
     intercept_scaling: ClassVar[float] = 1.0  # of the last column of the model
 
@@ -274,7 +275,7 @@ class MultinomialTrainer(NewtonTrainer):
 
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
         state = first_state(schema, self._num_classes(schema))
-        return steps.start(state, self.problem_of(state), model)
+        return steps.start(state, self.problem_of(state), model, self.before)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
