@@ -52,5 +52,5 @@ def _watch() -> None:
         for use, path, lasts_s in late:
             if lasts_s >= HANGS_S:
                 told.add(use)
-                words = "%s: the disk of %s hangs or is slow: %.0f s without an answer"
-                logger.warning(words, os.uname().nodename, path, lasts_s)
+                said = os.uname().nodename, path, lasts_s
+                logger.warning("%s: the disk of %s hangs or is slow: %.0f s without an answer", *said)

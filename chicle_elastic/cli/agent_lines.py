@@ -43,6 +43,8 @@ ADVICE = {
     "which is an error in Chicle": REPORT,
     "could not leave the rendezvous": NOTHING,
     "TensorBoard": "give --log-dir a faster disk, or one with room; training is as it was",
+    "waited for a place, and is dropped": "look at that machine; the job has its nodes",
+    "which did not come for": "look at the machines that the line names; they can come again",
     "the disk hangs": "look at the disk of --log-dir; training is as it was",
     "s without an answer": "look at the disk that the line names; only a checkpoint, a task's start and data need it",
     "lines were dropped here": "let stderr be read (Ctrl-Q); training is as it was",

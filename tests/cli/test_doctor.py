@@ -56,13 +56,14 @@ def test_a_host_that_is_not_this_one_cannot_be_listened_on(capsys: pytest.Captur
 
 
 LOGGED = ("logger.warning", "logger.error", "logger.exception", "logger.log")
-OF_AGENTS = ("cluster", "monitoring", "runtime/collectives/socket_group.py", "transports")
+OF_AGENTS = ("cluster", "disk_watch.py", "monitoring", "runtime/collectives/socket_group.py", "transports")
 MADE_ELSEWHERE = {"%s", "%s (%s)", "%s: %s"}  # formats without words of their own
 MADE = (
     "the store at 127.0.0.1:29400 is unreachable since 13:02:07; training goes on; joins wait (no answer)",
     "1 node wanted by a policy, and no resource manager is here to ask: start or stop nodes yourself",
     "the tasks of 2 nodes could not connect 5 times in a row: n0 at 10.0.0.1, n1 at 10.0.0.2",
     "n0: the job is paused: 1 node here to stay, 2 needed",
+    "chicle: 3 lines were dropped here: nobody read stderr",
 )
 
 

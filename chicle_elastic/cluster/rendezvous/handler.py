@@ -165,8 +165,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
                 if wanted != state:
                     if self._state.write(reading, wanted) and wanted.is_complete and (missing := wanted.missing()):
                         names, waited_s = ", ".join(missing), now_s - changed_s
-                        text = "round %d begins without %s, which did not come for %.1f s"
-                        logger.warning(text, wanted.round, names, waited_s)
+                        said = wanted.round, names, waited_s
+                        logger.warning("round %d begins without %s, which did not come for %.1f s", *said)
                     continue  # read again at once, whether this write or that of another agent has won
             if now_s - start_s >= timeout_s:
                 raise RoundTimeoutError(_too_late(self.entry.node, state, timeout_s))
