@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TextIO, TypeAlias
 
 from chicle_elastic.errors import DataError, UsageError
 
@@ -41,21 +41,35 @@ def kept_folder(job: Path) -> Iterator[None]:
     when another anchor has the folder, OSError when it cannot be made."""
     job.mkdir(parents=True, exist_ok=True)
     path = job / LOCK_NAME
-    with open(path, "a+") as file:
+    with _locked(path) as file:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} of {socket.gethostname()}")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> TextIO:
+    while True:
+        file = open(path, "a+")  # noqa: SIM115 - it outlives this call, with its lock
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise UsageError(
-                f"the folder {job} is that of another run, which goes on ({file.read()}); give this one another --out, "
-                f"or end that one first; where its host is gone and a shared folder still keeps it, remove {path}"
-            ) from None
+            with file:
+                raise UsageError(
+                    f"the folder {path.parent} is that of another run, which goes on ({file.read()}); give this one "
+                    "another --out, or end that one first; where its host is gone and a shared folder still keeps it, "
+                    f"remove {path}"
+                ) from None
         except OSError:
-            pass  # a shared folder without locks: nobody is kept out
-        file.truncate(0)
-        file.write(f"process {os.getpid()} of {socket.gethostname()}")
-        file.flush()
-        yield
+            return file  # a shared folder without locks: nobody is kept out
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # the run that had it has removed it since
 
 
 @dataclass(frozen=True, slots=True)

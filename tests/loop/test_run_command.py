@@ -73,6 +73,7 @@ def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(
         first.kill()
     with kept_folder(tmp_path / "out"):
         pass
+    assert not [*(tmp_path / "out").iterdir()]
 
 
 def test_a_module_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
