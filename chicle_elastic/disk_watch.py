@@ -29,14 +29,26 @@ def asking(path: object) -> Iterator[None]:
     use = object()
     with _change:
         _used[use] = (time.monotonic(), path)
-        if not any(thread.is_alive() for thread in _threads):  # one that was there before a fork is not
+        if not any(thread.is_alive() for thread in _threads):
             _threads[:] = [threading.Thread(target=_watch, name="chicle-disks", daemon=True)]
-            _threads[0].start()
+            with contextlib.suppress(RuntimeError):  # no thread can be had
+                _threads[0].start()
     try:
         yield
     finally:
         with _change:
-            del _used[use]
+            _used.pop(use, None)
+
+
+def _forget() -> None:
+    """Forget what the process of before a fork used, whose lock may be held in this one for ever."""
+    global _change
+    _change = threading.Lock()
+    _used.clear()
+    _threads.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _watch() -> None:

@@ -241,7 +241,7 @@ class LinearClassifier(LinearPredictionMixin, SaveMixin, ClassifierMixin, Linear
         self.__dict__.pop("_kept_newton", None)
         state = None if outcome.certificate is None else trainer.look(outcome.certificate.progress)
         if isinstance(state, NewtonState) and any(output.keeps_factor for output in state.outputs):
-            self._kept_newton = trainer.identity(), state
+            self._kept_newton = trainer.identity(), state.ready()  # views of an outcome would keep all of it
         if outcome.state is not None:
             duals = outcome.state[:, :, 0]
             if self.store_duals:

@@ -48,7 +48,8 @@ def kept_folder(job: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _locked(path: Path) -> TextIO:
@@ -66,7 +67,7 @@ def _locked(path: Path) -> TextIO:
                 ) from None
         except OSError:
             return file  # a shared folder without locks: nobody is kept out
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()  # the run that had it has removed it since

@@ -111,7 +111,10 @@ class ChicleSlurm(AnchorScheduler):
         variables = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(role.env.items()))
         script = f"#!/bin/bash\n{variables}exec {shlex.join([role.entrypoint, *role.args[:2], *words])}\n"
         script = script.replace(macros.app_id, "'\"$SLURM_JOB_ID\"'")  # it is in single quotes
-        request = command, script, anchor.parser().parse_args(words)
+        try:
+            request = command, script, anchor.parser().parse_args(words)
+        except SystemExit:  # it has said why
+            raise UsageError(f"the options of the anchor are those of python -m {ANCHOR} --help") from None
         return AppDryRunInfo(request, lambda request: f"{shlex.join(request[0])} <<'END'\n{request[1]}END")
 
     def schedule(self, dryrun_info: AppDryRunInfo) -> str:
@@ -128,7 +131,7 @@ class ChicleSlurm(AnchorScheduler):
             return run_program(*command, file.name).strip().partition(";")[0]
 
     def _states(self, app_id: str | None = None) -> States:
-        jobs = [job for job in shown("job", *([app_id] if app_id else [])) if job.get("Comment") == COMMENT]
+        jobs = [job for job in shown("job", *([app_id] if app_id else [])) if app_id or job.get("Comment") == COMMENT]
         return {job["JobId"]: (STATES_OF_SLURM.get(job["JobState"], AppState.UNKNOWN), job["JobState"]) for job in jobs}
 
     def _cancel_existing(self, app_id: str) -> None:

@@ -395,7 +395,7 @@ class Scheduler:
     def _copied(self, source: NodeId, target: NodeId, chunks: Iterable[ChunkId]) -> None:
         """Note how long a link took."""
         ordered_s = self._ordered_s.get(target, {})
-        known = [chunk for chunk in chunks if chunk in ordered_s]
+        known = [chunk for chunk in dict.fromkeys(chunks) if chunk in ordered_s]
         if known:
             size_bytes = sum(info.size_bytes for info in self.ledger.infos(known))
             duration_s = self._now - min([ordered_s.pop(chunk) for chunk in known])

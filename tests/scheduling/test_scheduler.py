@@ -52,6 +52,14 @@ def test_a_joiner_is_filled_once():
     assert kinds(stage.finish()) == ["StartIteration"]
 
 
+def test_a_chunk_that_is_acknowledged_twice_in_one_answer_is_committed_once():
+    """No agent says so, but an entry of the log must never end those that fold it."""
+    stage, copy = at_a_move(precopy=False)
+    ordered = stage.tell(events.ChunksCopied(chunks=copy.chunks * 2, source="a", target="b", round=2))
+    assert ordered[0] == effects.CommitChunks(chunks=copy.chunks, source="a", target="b", round=2)
+    assert stage.ledger.owner(copy.chunks[0]) == "b"
+
+
 def test_copy_acknowledge_commit_free_in_this_order():
     """The owner changes at the commit; then the source's copy is freed, for which the iteration does not wait."""
     stage, copy = at_a_move()

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from chicle_elastic.cluster.agent.node import Node
+from chicle_elastic.cluster.agent.node_agent import NOTICES, signals_call
 from chicle_elastic.cluster.agent.process_agent import ProcessAgent
 from chicle_elastic.cluster.agent.task_end import TaskEnd
 from chicle_elastic.cluster.net.event_loop import EventLoop
@@ -88,7 +89,8 @@ class StoreManagedAgent(ProcessAgent):
             fault = str(ended) if ended is not None and ended.is_failed() else ""
             return ended
         finally:
-            with contextlib.suppress(ChicleError):  # the exit code of this agent says it as well
+            quiet = signals_call(dict.fromkeys(NOTICES, lambda: None))  # who sends one repeats it
+            with quiet, contextlib.suppress(ChicleError):  # the exit code of this agent says it as well
                 if fault:
                     reason = f"the job is done, and the script of {self._options.node} failed after it: {fault}"
-                    self._board.put_finished(Finished(reason, has_failed=True))
+                    self._board.put_finished(Finished(reason[-MOST_REASON:], has_failed=True))

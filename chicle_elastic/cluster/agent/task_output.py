@@ -141,7 +141,7 @@ class TaskOutput:
         shown = open(os.dup(console.fileno()), "w", encoding=console.encoding, errors=console.errors)  # noqa: SIM115
 
         def tell(line: str) -> None:
-            with contextlib.suppress(OSError):  # nobody reads the console any more
+            with contextlib.suppress(OSError, ValueError):  # nobody reads the console any more, or it cannot show this
                 shown.write(self._options.prefix + line)
                 shown.flush()
             self._num_shown += 1

@@ -163,7 +163,9 @@ class ChicleRendezvousHandler(RendezvousHandler):
                 self._spares.show(state, self._me)
                 wanted = self._step(state, is_quiet=now_s - changed_s >= self._settings.last_call_s)
                 if wanted != state:
-                    if self._state.write(reading, wanted) and wanted.is_complete and (missing := wanted.missing()):
+                    is_full = len(wanted.members) == self.entry.max_nodes  # who is missing has no place then
+                    missing = wanted.missing() if wanted.is_complete and not is_full else ()
+                    if self._state.write(reading, wanted) and missing:
                         names, waited_s = ", ".join(missing), now_s - changed_s
                         said = wanted.round, names, waited_s
                         logger.warning("round %d begins without %s, which did not come for %.1f s", *said)

@@ -147,6 +147,8 @@ def advance(state: NewtonState, problem: Any, model: Array, sums: Array, weight:
     if is_first:
         state.num_rows = num_rows
         state.passes = _passes_at_once(state, problem) if num_alone else 1
+        for output in state.outputs:  # an update of several passes has no room for a factor, and a block costs little
+            output.keeps_factor &= state.passes == 1
     following = model.copy()
     each = zip(following.reshape(-1, state.D), state.outputs, parts, evaluations, strict=True)
     for w, output, part, evaluation in each:
