@@ -65,4 +65,4 @@ def _watch() -> None:
             if lasts_s >= HANGS_S:
                 told.add(use)
                 said = os.uname().nodename, path, lasts_s
-                logger.warning("%s: the disk of %s hangs or is slow: %.0f s without an answer", *said)
+                logger.warning("%s: the disk of %s hangs or is slow: what was begun there goes on for %.0f s", *said)

@@ -46,7 +46,7 @@ ADVICE = {
     "waited for a place, and is dropped": "look at that machine; the job has its nodes",
     "which did not come for": "look at the machines that the line names; they can come again",
     "the disk hangs": "look at the disk of --log-dir; training is as it was",
-    "s without an answer": "look at the disk that the line names; only a checkpoint, a task's start and data need it",
+    "hangs or is slow": "look at the disk that the line names if it comes often; a large checkpoint may take so long",
     "lines were dropped here": "let stderr be read (Ctrl-Q); training is as it was",
     "cannot write to": "make room on the disk of --log-dir; training is as it was",
     "gets no more lines": "make room on the disk of --log-dir; training is as it was",

@@ -197,8 +197,8 @@ class Ledger:
         held, chunks = self.node_chunks[node], ascending(chunks)
         olds = list(map(held.copies.get, chunks))
         if olds.count(olds[0]) < len(olds):
-            for chunk in chunks:
-                self.hold_all(node, [chunk], phase)
+            for alike in by_key(zip(olds, chunks, strict=True)).values():
+                self.hold_all(node, alike, phase)
             return
         held.put(chunks, olds[0], phase, self.infos)
         if olds[0] is Phase.FREEING and phase is not Phase.FREEING:
