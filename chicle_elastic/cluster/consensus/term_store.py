@@ -14,7 +14,8 @@ that ends in order marks it: where its host is gone as well, no refused connecti
 
 A store that was restarted is empty. The leader then stores its term again (`heal`), each agent its address
 (`publish_again`). Until the leader has had the time for it, no agent is granted a term, not even one that knows of no
-term before: a store says when it has been there for so long (`SETTLED_KEY`).
+term before: a store says when it has been there for so long (`SETTLED_KEY`). Nodes that paused with the job come before
+those that would begin another one.
 """
 
 import logging
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from chicle_elastic.cluster.consensus.messages import Electorates, Term
 from chicle_elastic.cluster.rendezvous.errors import ForgedStateError, StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.signed_value import Reading, SignedValue
-from chicle_elastic.cluster.rendezvous.store import RESTORE_S, SETTLED_KEY
+from chicle_elastic.cluster.rendezvous.store import RESTORE_S, SETTLED_KEY, SETTLED_S
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
@@ -88,7 +89,7 @@ class TermStore:
             )
             if newest == wanted:
                 return True, newest  # an earlier attempt was executed, and its answer lost
-            if not self._is_settled(seen, is_restarted=known > 0 or self._has_reconnected):
+            if not self._is_settled(seen, knows_job=known > 0):
                 raise StoreUnreachableError(
                     f"the rendezvous store at {self._store.endpoint} has just begun and has no term of "
                     f"{self._run_id!r} yet"
@@ -133,21 +134,22 @@ class TermStore:
     def _has_reconnected(self) -> bool:
         return self._store.generation > 1
 
-    def _is_settled(self, seen: Reading, *, is_restarted: bool) -> bool:
+    def _is_settled(self, seen: Reading, *, knows_job: bool) -> bool:
         """Whether the store holds a term, or has held none for so long that no leader is there to restore it.
 
         Args:
             seen: The value of the term.
-            is_restarted: If it holds none, it held one before it was restarted.
+            knows_job: This node has the job, if it may go on: it comes before those that would begin another one.
         """
-        if not is_restarted and (seen.raw is not None or self._has_store_settled()):
+        if not knows_job and not self._has_reconnected and (seen.raw is not None or self._has_store_settled()):
             return True
         now = time.monotonic()
         if seen.raw is not None:
             self._empty_since_s = None
         elif self._empty_since_s is None:
             self._empty_since_s = now
-        return self._empty_since_s is None or now - self._empty_since_s > RESTORE_S
+        wait_s = RESTORE_S if knows_job else SETTLED_S
+        return self._empty_since_s is None or now - self._empty_since_s > wait_s
 
     def _has_store_settled(self) -> bool:
         """Say whether the store, empty now, has been there for so long that nobody is left who would fill it."""

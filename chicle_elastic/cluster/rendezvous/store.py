@@ -33,6 +33,7 @@ LISTENS_KEY = "chicle-store/listens-on"  # where a store says which address it l
 SETTLED_KEY = "chicle-store/has-settled"
 """What a store holds as soon as a job that has lost an earlier one has had the time to say that it lives."""
 RESTORE_S = 3.0  # how long a leader may take to store its term in a store that was restarted
+SETTLED_S = 2 * RESTORE_S  # after which nodes without the job begin one: those that paused with it come before
 ENDPOINT = re.compile(r"(\[(?P<ipv6>[0-9A-Za-z:.%]+)\]|(?P<host>[\w.-]+))(:(?P<port>\d{1,5}))?", re.ASCII)
 CONNECT_TIMEOUT_S = 10.0
 RETRY_S = 0.05
@@ -85,7 +86,7 @@ class StoreServer(Closing):
         self._server = KeyValueServer(listener)
         self._server.values[LISTENS_KEY] = self.listens.encode()
         # Nobody can have known the address of a store that takes any free port.
-        self._settling = threading.Timer(RESTORE_S if port else 0.0, self._settle)
+        self._settling = threading.Timer(SETTLED_S if port else 0.0, self._settle)
         self._settling.daemon = True
         self._settling.start() if port else self._settle()
 

@@ -131,6 +131,34 @@ def test_a_restarted_store_grants_no_term_before_the_leader_had_time_to_restore_
         )
 
 
+def test_who_has_the_job_goes_on_before_one_that_has_lost_it_begins_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have found the restarted store empty for as long: a node that paused with the job comes first."""
+    secret = JobSecret.generate()
+    with StoreServer() as host:
+        endpoint = host.endpoint
+        connections = [StoreConnection(endpoint) for _ in range(2)]
+        paused, expelled = (terms(connection, secret) for connection in connections)
+        paused.claim(1, CONTACT, ("n0#1",), known=0)
+        assert expelled.look() == paused.look()
+    with StoreServer(endpoint):
+        for connection in connections:
+            wait_for(connection)
+        monkeypatch.setattr(term_store, "RESTORE_S", 0.0)
+        other = Contact(life="n9#1", address="tcp://127.0.0.1:9")
+        for _ in range(2):
+            with pytest.raises(StoreUnreachableError, match="has just begun"):
+                expelled.claim(1, other, ("n9#1",), known=0)
+        assert comes(lambda: _grants(paused), 10)
+        assert expelled.claim(1, other, ("n9#1",), known=0) == (False, paused.look())
+
+
+def _grants(terms_of_node: TermStore) -> bool:
+    try:
+        return terms_of_node.claim(2, CONTACT, ("n0#1",), known=1)[0]
+    except StoreUnreachableError:
+        return False
+
+
 def test_a_store_that_nobody_can_have_known_grants_a_term_at_once_and_another_one_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -140,7 +168,7 @@ def test_a_store_that_nobody_can_have_known_grants_a_term_at_once_and_another_on
         is_granted, _ = terms(StoreConnection(host.endpoint), secret).claim(1, CONTACT, ("n0#1",), known=0)
         assert is_granted
         endpoint = host.endpoint
-    monkeypatch.setattr(store, "RESTORE_S", 0.2)
+    monkeypatch.setattr(store, "SETTLED_S", 0.2)
     with StoreServer(endpoint):
         newcomer = terms(StoreConnection(endpoint), secret)
         with pytest.raises(StoreUnreachableError, match="has just begun"):
