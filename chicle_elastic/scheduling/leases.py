@@ -73,7 +73,7 @@ class Leases:
             self._emit(CopyChunks(chunks=tuple(copied), source=source, target=target, round=round))
 
     def is_answer(self, event: ChunksCopied | CopyFailed, lease: Lease | None) -> bool:
-        """Whether an event answers an order; a late one does not, nor does one to an order of an earlier life."""
+        """Say whether an event answers an order; a late one does not, nor does one to an order of an earlier life."""
         if lease is None or lease.state is not LeaseState.COPYING:
             return False
         return (lease.source, lease.target, lease.round) == (event.source, event.target, event.round)

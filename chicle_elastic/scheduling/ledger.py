@@ -22,7 +22,7 @@ NEVER = StateVersion()  # version of a chunk that was never owned
 
 @dataclass(frozen=True, slots=True)
 class ChunkEntry:
-    """What became of chunks that have always been together."""
+    """Hold what became of chunks that have always been together."""
 
     owner: NodeId | None = None
     version: StateVersion = NEVER

@@ -20,7 +20,7 @@ class Patience:
 
     @property
     def rests(self) -> bool:
-        """Whether this node was refused, and has not waited since."""
+        """Say whether this node was refused, and has not waited since."""
         return self._is_refused and not self.is_over
 
     def begin(self) -> None:

@@ -78,7 +78,7 @@ class Reachability:
 
     @property
     def is_majority(self) -> bool:
-        """Whether this node and the linked ones need nobody's permission."""
+        """Say whether this node and the linked ones need nobody's permission."""
         return self.authority() is Authority.MAJORITY
 
     @property

@@ -292,7 +292,7 @@ class VirtualCluster:
         self._copies.setdefault((effect.source, effect.target, effect.round), []).extend(effect.chunks)
 
     def precopy_chunks(self, effect: effects.PrecopyChunks) -> None:
-        """As `copy_chunks`, on a lane that delays no other."""
+        """Do as `copy_chunks`, on a lane that delays no other."""
         ordered = list(zip(effect.chunks, effect.numbers, strict=True))
         self._precopies.setdefault((effect.source, effect.target), []).extend(ordered)
         self._precopy_numbers.update(((effect.target, chunk), number) for chunk, number in ordered)

@@ -36,7 +36,7 @@ gain nearly all; with 8 rows of low rank, which fail either way, take twice as l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Where an iteration has ended."""
+    """Hold where an iteration has ended."""
 
     model: Array  # w of each output, flattened
     report: Report  # the certificate, or what the passes have summed up

@@ -72,7 +72,7 @@ class ThreadChoice:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still has to learn."""
+        """Say whether it still has to learn."""
         return self._most > 1 and self._speed != math.inf
 
 

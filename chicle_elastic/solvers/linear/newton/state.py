@@ -96,7 +96,7 @@ class Problem:
 
     @property
     def has_duals_of_w(self) -> bool:
-        """Whether the duals are always those of the present w; those of a softmax follow from the probabilities."""
+        """Say whether the duals are always those of the present w; those of a softmax follow from the probabilities."""
         return self.loss.is_parabola or self.num_classes > 1 or (self.has_duals and not self.loss.has_corners)
 
     @property

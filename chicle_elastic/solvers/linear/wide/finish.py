@@ -369,7 +369,7 @@ class LocalNewton:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the steps of an output have led nowhere for long."""
+        """Say whether the steps of an output have led nowhere for long."""
         return any(finish.is_stuck for finish in self.finishes)
 
     @property
