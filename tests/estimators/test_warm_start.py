@@ -230,3 +230,13 @@ def test_without_warm_start_nothing_is_kept():
     assert model.fit(X, y).n_iter_ < cold
     assert model.set_params(warm_start=False).fit(X, y).n_iter_ == cold
     assert not hasattr(model, "_kept_duals")
+
+
+def test_little_data_has_several_passes_in_an_iteration_when_it_is_warm_too():
+    """An update of several passes has no room for a preconditioner, which costs little there."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 64))
+    y = np.argmax(X @ rng.normal(size=(64, 10)) + rng.normal(size=(300, 10)), axis=1)
+    model = ChicleLogisticRegression(warm_start=True, tol=1e-8).fit(X[:270], y[:270])
+    num_cold = model.n_iter_
+    assert model.fit(X, y).n_iter_ < 0.9 * num_cold

@@ -113,7 +113,7 @@ def test_kueue_admits_members_beyond_the_least_one_by_one() -> None:
 
 
 def test_volcano_places_the_core_together_and_takes_back_the_burst() -> None:
-    """By its annotations, in its queue; the anchor stays with the cluster's own scheduler."""
+    """Find each in its queue, by annotations; the anchor stays with the cluster's own scheduler."""
     made = objects("--volcano", "lab", *OPTIONS)
     for role, least, is_taken in (("core", "2", "false"), ("burst", "1", "true")):
         job = made[f"Job/demo-{role}"]

@@ -73,7 +73,7 @@ def test_the_burst_job_has_what_is_wanted_beyond_the_core(api: ApiServer, nodes:
 
 
 def test_with_a_queue_each_burst_member_has_a_job(api: ApiServer) -> None:
-    """As many have a member as are wanted beyond the core; at the end all of them are deleted."""
+    """Give as many a member as are wanted beyond the core; at the end all of them are deleted."""
     with api.lock:
         api.jobs |= {f"demo-burst-{number}": member_job(RUN, "burst", 0) for number in range(3)}
     nodes = KubernetesNodes(KubernetesApi(api.address, api.account), "demo", least=2, most=5, begin=4, singles=3)

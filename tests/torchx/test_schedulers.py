@@ -64,7 +64,7 @@ def test_a_job_array_on_slurm(environment: dict[str, str], tmp_path: Path) -> No
     out = tmp_path / "out"
     run = ["run", "-s", "chicle_slurm", "--workspace=", "-cfg"]
     job = ["chicle.svm", "-j", "2", "--train", str(tmp_path / "data.npz"), "--cpu", "1", "--memMB", "800"]
-    job += ["--env", "OMP_NUM_THREADS=1", "--member_options", "--host 127.0.0.1", "--python", sys.executable]
+    job += ["--member_options", "--host 127.0.0.1", "--python", sys.executable]
     with PrivateSlurm(tmp_path / "slurm", 3) as slurm:
         there = {**environment, "SLURM_CONF": slurm.environment["SLURM_CONF"]}
         said = torchx(
@@ -80,7 +80,7 @@ def test_a_job_array_on_slurm(environment: dict[str, str], tmp_path: Path) -> No
         assert comes(lambda: not slurm.run("squeue", "-h").strip(), 120, poll_s=0.5), slurm.run("squeue")
 
         endless = ["--out", str(tmp_path / "endless"), "--", "--tol", "0", "--max_iter", "100000000"]
-        said = torchx(there, *run, "partition=main,backfill=true", *job, *endless, cwd=tmp_path)
+        said = torchx(there, *run, "partition=main,backfill=true,sbatch=--comment ours", *job, *endless, cwd=tmp_path)
         second = handle_in(said)
         nodes = tmp_path / "endless" / "nodes"
         assert comes(lambda: nodes.exists() and any(each["kind"] == "iteration" for each in read_events(nodes)), 180)
@@ -88,7 +88,7 @@ def test_a_job_array_on_slurm(environment: dict[str, str], tmp_path: Path) -> No
         assert "RUNNING" in torchx(there, "status", second, cwd=tmp_path)
         listed = torchx(there, "list", "-s", "chicle_slurm", cwd=tmp_path)
         assert re.search(rf"{handle}\s+SUCCEEDED", listed)
-        assert re.search(rf"{second}\s+RUNNING", listed)
+        assert second not in listed, "with a comment of its own it is known by its number alone"
         torchx(there, "cancel", second, cwd=tmp_path)
         assert comes(lambda: not slurm.run("squeue", "-h").strip(), 120, poll_s=0.5), slurm.run("squeue")
         assert "CANCELLED" in torchx(there, "status", second, cwd=tmp_path)
@@ -181,7 +181,7 @@ def test_a_run_on_kubernetes(environment: dict[str, str], tmp_path: Path, api: O
 def test_what_kubernetes_would_refuse_is_said(
     environment: dict[str, str], tmp_path: Path, cfg: str, job: tuple[str, ...], said: str
 ) -> None:
-    """By option, before a cluster is asked."""
+    """Name the option, before a cluster is asked."""
     words = {"-j": "2:5", "--image": "registry/chicle", "--train": "/data/a9a", "--out": "/data/out"}
     words |= dict(zip(job[::2], job[1::2], strict=True))
     given = [word for option, value in words.items() if value for word in (option, value)]

@@ -378,7 +378,7 @@ class NewtonState(ProgressState):
 
     @property
     def layout(self) -> tuple[int, int, int, int]:
-        """What a preconditioner is laid out by."""
+        """Return what a preconditioner is laid out by."""
         return self.D, self.block_columns, self.num_classes, len(self.outputs)
 
     @property

@@ -307,7 +307,7 @@ MOST_VALUES = 4 * MOST_BLOCK_VALUES  # of rows, and of products of rows, up to w
 
 
 def step_work(tables: LocalTables) -> float:
-    """What a Newton step of one output costs, at the most where columns are few, and roughly where they are many."""
+    """Return what a Newton step of one output costs, at most where columns are few, roughly where they are many."""
     D, n = tables.rows.num_features + 1, tables.num_rows
     if D <= MAX_FEATURES + 1:
         return PASS_VALUES + MULTIPLICATION * (n / 2 + D / 3) * D * D

@@ -60,7 +60,7 @@ On four sets of sparse rows 0.3 takes as many iterations; where the values of a 
 
 
 class WorkingSetPhase(IntEnum):
-    """What the next pass does."""
+    """Name what the next pass does."""
 
     DESCEND = 0  # a pass of coordinate descent; there is no working set
     SELECT = 1  # every task evaluates its rows, and says which are undecided
